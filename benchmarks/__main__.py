@@ -1,0 +1,49 @@
+"""Run benchmarks by name, print their tables and keep the numbers as JSON."""
+
+import argparse
+import importlib
+import json
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).parent
+NAMES = sorted(
+    path.stem for path in HERE.glob("*.py") if path.stem not in ("__init__", "__main__", "measure")
+)
+
+
+def main() -> None:
+    """Measure what was asked for, on one thread."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"any of {', '.join(NAMES)}; all")
+    parser.add_argument("--dry", action="store_true", help="print the table, keep nothing")
+    chosen = parser.parse_args()
+    unknown = set(chosen.names) - set(NAMES)
+    if unknown:
+        parser.error(
+            f"unknown benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}"
+        )
+    torch.set_num_threads(1)
+    for name in chosen.names or NAMES:
+        benchmark = importlib.import_module(f"benchmarks.{name}")
+        results = benchmark.run()
+        print(benchmark.table(results))
+        if not chosen.dry:
+            path = HERE / "results" / f"{name}.json"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(_rounded(results), indent=1) + "\n")
+            print(f"kept in {path.relative_to(HERE.parent)}")
+
+
+def _rounded(value: object) -> object:
+    """Keep three decimals, more is noise."""
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_rounded(inner) for inner in value]
+    return round(value, 3) if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""What an exercise is, and the comparisons its hidden properties are made of."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+LEVELS = {1: "warm-up", 2: "standard", 3: "challenge"}
+
+
+class Wrong(Exception):
+    """Raised by a property: what is wrong with the reader's answer, in words.
+
+    `given`, `got` and `wanted` fill the card. Where `given` or `got` is None, the card shows the
+    arguments or the result of the last call.
+    """
+
+    def __init__(
+        self, message: str, *, given: Mapping[str, Any] | None = None, got: Any = None,
+        wanted: Any = None,
+    ) -> None:
+        """Keep the sentence and the three values that illustrate it."""
+        super().__init__(message)
+        self.given, self.got, self.wanted = given, got, wanted
+
+
+class NotStarted(Exception):
+    """Raised when the reader's function is still the stub."""
+
+
+@dataclass(frozen=True, eq=False)
+class Exercise:
+    """One graded exercise.
+
+    stub: the function the reader starts from; its signature and docstring are the task.
+    properties: functions of the reader's function that raise `Wrong`; the first line of each
+        docstring names the property. They run in order, so the most telling one comes first.
+    hints: from a nudge to nearly the solution.
+
+    Raises ValueError when a part is missing.
+    """
+
+    name: str
+    title: str
+    level: int
+    section: str
+    stub: Callable[..., Any]
+    properties: tuple[Callable[..., None], ...]
+    hints: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse an exercise that could not be shown or checked."""
+        if self.level not in LEVELS:
+            raise ValueError(f"level of {self.name!r} must be one of {list(LEVELS)}: {self.level}")
+        if not self.properties or not self.hints:
+            raise ValueError(f"exercise {self.name!r} needs properties and hints")
+        if not all(part.__doc__ for part in (self.stub, *self.properties)):
+            raise ValueError(f"the stub and each property of {self.name!r} need a docstring")
+
+
+def property_name(test: Callable[..., None]) -> str:
+    """Return the words that name a property: the first line of its docstring."""
+    words = (test.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    return words[:1].lower() + words[1:]
+
+
+def numbers(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """Draw normal numbers with one decimal from a generator of their own, on the CPU.
+
+    One decimal, so that the reader can type in the input that a card shows.
+    """
+    generator = torch.Generator("cpu").manual_seed(seed)
+    drawn = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+    return (drawn.mul(10).round() / 10).to(dtype)
+
+
+def plain_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Compute attention as the formula says, to compare with; a query without keys gives zeros."""
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    if mask is None:
+        return torch.softmax(scores, -1) @ v
+    weights = torch.softmax(scores.masked_fill(~mask, -math.inf), -1)
+    return weights.masked_fill(~mask, 0.0) @ v
+
+
+def same(left: torch.Tensor, right: torch.Tensor, tolerance: float) -> bool:
+    """Tell whether two tensors agree in shape, in being boolean or not, and in value."""
+    if left.shape != right.shape or (left.dtype == torch.bool) != (right.dtype == torch.bool):
+        return False
+    left, right = left.detach().to("cpu", torch.float64), right.to(torch.float64)
+    return torch.allclose(left, right, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def expect_tensor(got: Any, shape: tuple[int, ...], dtype: torch.dtype, *, what: str) -> None:
+    """Raise `Wrong` unless `got` is a tensor of this shape and dtype."""
+    if not isinstance(got, torch.Tensor):
+        raise Wrong(f"{what} is a {type(got).__name__}. Return a torch tensor.")
+    if tuple(got.shape) != tuple(shape):
+        raise Wrong(f"{what} has shape {tuple(got.shape)}. It should be {tuple(shape)}.")
+    if got.dtype != dtype:
+        raise Wrong(f"{what} has dtype {_short(got.dtype)}. It should be {_short(dtype)}.")
+
+
+def expect(
+    got: Any,
+    wanted: torch.Tensor,
+    otherwise: str = "",
+    *,
+    mistakes: Mapping[str, torch.Tensor | tuple[torch.Tensor, ...]] | None = None,
+    tolerance: float = 1e-6,
+    what: str = "The result",
+    given: Mapping[str, Any] | None = None,
+) -> None:
+    """Raise `Wrong` unless `got` equals `wanted`.
+
+    mistakes: what known slips would give, by the sentence that explains each. They are compared
+        first, so that the reader hears what went wrong before how far off the numbers are.
+    otherwise: the sentence for a difference that no known slip explains.
+    """
+    try:
+        if isinstance(got, torch.Tensor) and not same(got, wanted, tolerance):
+            for sentence, values in (mistakes or {}).items():
+                values = (values,) if isinstance(values, torch.Tensor) else values
+                if any(same(got, value, tolerance) for value in values):
+                    raise Wrong(sentence)
+        expect_tensor(got, tuple(wanted.shape), wanted.dtype, what=what)
+        if bool(got.isnan().any()):
+            raise Wrong(f"{what} contains NaN. {otherwise}".strip())
+        if not same(got, wanted, tolerance):
+            difference = (got.detach().to(torch.float64) - wanted.to(torch.float64)).abs().max()
+            off = "" if wanted.dtype == torch.bool else f" It is off by up to {difference:.3g}."
+            raise Wrong(otherwise + off if otherwise else f"{what} is not what was wanted.{off}")
+    except Wrong as wrong:
+        wrong.got = got
+        wrong.wanted = wanted if wrong.wanted is None else wrong.wanted
+        wrong.given = given if wrong.given is None else wrong.given
+        raise
+
+
+def expect_gradients(function: Callable[..., Any], **arguments: torch.Tensor) -> None:
+    r"""Raise `Wrong` unless autograd through the reader's function agrees with differences of it.
+
+    For every argument x and one random direction u:
+    <df/dx, u> = (f(x + eps u) - f(x - eps u)) / (2 eps), in float64.
+    """
+    leaves = {
+        name: value.detach().clone().requires_grad_(value.is_floating_point())
+        for name, value in arguments.items()
+    }
+    output = function(*leaves.values())
+    if not isinstance(output, torch.Tensor):
+        expect_tensor(output, (), torch.float64, what="The result")
+    if not output.requires_grad:
+        raise Wrong(
+            "The result carries no gradient. Something cuts it off from the inputs: `.detach()`, "
+            "`.data`, `.item()`, `.tolist()`, NumPy, `torch.tensor(...)` or `torch.no_grad()`."
+        )
+    upstream = numbers(*output.shape, seed=101)
+    floats = [name for name, leaf in leaves.items() if leaf.requires_grad]
+    found = torch.autograd.grad(
+        output, [leaves[name] for name in floats], upstream, allow_unused=True
+    )
+    step = 1e-5
+    for index, (name, gradient) in enumerate(zip(floats, found, strict=True)):
+        direction = numbers(*arguments[name].shape, seed=103 + index)
+        ahead, behind = (
+            function(*{**arguments, name: arguments[name] + sign * direction}.values())
+            for sign in (step, -step)
+        )
+        wanted = ((ahead - behind) * upstream).sum().item() / (2 * step)
+        got = 0.0 if gradient is None else (gradient * direction).sum().item()
+        if not math.isclose(got, wanted, rel_tol=1e-4, abs_tol=1e-6):
+            raise Wrong(
+                f"The gradient with respect to `{name}` is not the slope of your own function. "
+                "Along one direction autograd's slope came back; a finite difference gives the "
+                "slope that is wanted. A part of the computation is detached, or is NaN.",
+                given=arguments, got=got, wanted=wanted,
+            )
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

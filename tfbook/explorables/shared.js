@@ -1,0 +1,160 @@
+// What the explorables share: building the page, controls, numbers. `module_source` in _base.py
+// puts this text in place of the import, so that each delivered module stands alone.
+
+/** Make an element. Text children become text nodes, so that nothing a reader types is markup. */
+export function h(tag, props, ...children) {
+  const svg = ["svg", "g", "path", "circle", "line", "rect", "text", "polyline"].includes(tag);
+  const node = svg
+    ? document.createElementNS("http://www.w3.org/2000/svg", tag)
+    : document.createElement(tag);
+  for (const [key, value] of Object.entries(props || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (key === "style") for (const [k, v] of Object.entries(value)) node.style.setProperty(k, v);
+    else node.setAttribute(key, value === true ? "" : value);
+  }
+  // On what can have the focus: JupyterLab would take arrow keys and letters for its own commands.
+  if (["input", "button", "summary"].includes(tag) || node.hasAttribute("tabindex"))
+    node.setAttribute("data-lm-suppress-shortcuts", "true");
+  node.append(...children.flat().filter((c) => c !== null && c !== undefined));
+  return node;
+}
+
+/** Text as nodes: `code` stands in backticks, and a letter_index gets its index lowered. */
+export function prose(text) {
+  return text.split(/`([^`]+)`/).flatMap((part, i) =>
+    i % 2 ? h("code", {}, part) : part.split(/\b([a-zA-Z])_([a-z0-9])\b/).map((piece, j) =>
+      j % 3 === 2 ? h("sub", {}, piece) : piece));
+}
+
+const SUPERSCRIPT = "⁰¹²³⁴⁵⁶⁷⁸⁹";
+
+/** A number as a reader wants it: a true minus sign, and powers of ten for tiny ones. */
+export function show(x, digits = 3) {
+  if (x === -Infinity) return "−inf";
+  if (x !== 0 && Math.abs(x) < 0.5 * 10 ** -digits && digits > 2) {
+    const power = Math.floor(Math.log10(Math.abs(x)));
+    const lead = (x / 10 ** power).toFixed(0);
+    const raised = [...String(-power)].map((c) => SUPERSCRIPT[c]).join("");
+    return `${lead === "1" ? "" : lead + "·"}10⁻${raised}`.replace("-", "−");
+  }
+  const text = x.toFixed(digits);
+  return (Number(text) === 0 ? text.replace("-", "") : text).replace("-", "−");
+}
+
+/** A number on the page that also carries its full precision. */
+export function reading(name, digits = 3, props = {}) {
+  const node = h("span", { class: "tfx-number", "data-name": name, ...props });
+  const set = (x) => {
+    node.dataset.value = String(x);
+    node.textContent = show(x, digits);
+  };
+  return { node, set };
+}
+
+/** Row of cells coloured by their numbers; with `digits` the numbers stand in the cells. */
+export function cells(numbers, { name = null, digits = null, reach = 1, label = null } = {}) {
+  const bare = digits === null;
+  const props = { class: bare ? "tfx-cells tfx-bare" : "tfx-cells" };
+  if (bare) Object.assign(props, { role: "img", "aria-label": label });
+  return h("span", props, numbers.map((x, i) =>
+    h("span", {
+      class: "tfx-cell",
+      style: { "--heat": `${Math.min(100, (100 * Math.abs(x)) / reach).toFixed(1)}%` },
+      "data-sign": x < 0 ? "-" : "+",
+      "data-name": name && `${name}[${i}]`,
+      "data-value": name && String(x),
+    }, bare ? "" : show(x, digits))));
+}
+
+/** A labelled range input. `read` and `write` translate between positions and values. */
+export function slider(model, name, { label, min, max, step, read, write, text, index = null }) {
+  const value = () => (index === null ? model.get(name) : model.get(name)[index]);
+  const output = h("span", { class: "tfx-output", "aria-hidden": "true" });
+  const input = h("input", {
+    type: "range", min, max, step: step || 1, class: "tfx-range", "data-control": index === null ? name : `${name}[${index}]`,
+    oninput: () => {
+      const v = (read || Number)(Number(input.value));
+      if (index === null) model.set(name, v);
+      // A new list: setting an entry of the old one would not count as a change.
+      else model.set(name, model.get(name).map((old, i) => (i === index ? v : old)));
+      model.save_changes();
+    },
+  });
+  const update = () => {
+    const v = value();
+    input.value = (write || String)(v);
+    output.textContent = text ? text(v) : show(v, 1);
+    input.setAttribute("aria-valuetext", output.textContent);
+    const span = input.max - input.min || 1;
+    input.style.setProperty("--filled", `${(100 * (input.value - input.min)) / span}%`);
+  };
+  const node = h("label", { class: "tfx-control" },
+    h("span", { class: "tfx-label" }, h("span", {}, prose(label)), output), input);
+  return { node, update, input };
+}
+
+/** A labelled switch for a boolean. */
+export function toggle(model, name, label) {
+  const input = h("input", {
+    type: "checkbox", role: "switch", class: "tfx-switch", "data-control": name,
+    onchange: () => {
+      model.set(name, input.checked);
+      model.save_changes();
+    },
+  });
+  const node = h("label", { class: "tfx-control tfx-row" }, h("span", {}, prose(label)), input);
+  return { node, update: () => (input.checked = model.get(name)), input };
+}
+
+/** A group of buttons of which one is on. Each form has its own name space, so no ids are needed. */
+export function options(model, name, label, choices, { hidden = false, shown = null } = {}) {
+  const buttons = choices.map(([value, text]) => {
+    const input = h("input", {
+      type: "radio", name, value: String(value), "data-control": name,
+      onchange: () => {
+        model.set(name, value);
+        model.save_changes();
+      },
+    });
+    return { value, input, node: h("label", { class: "tfx-option" }, input, h("span", {}, text)) };
+  });
+  const legend = h("legend", { class: hidden ? "tfx-hidden" : "tfx-label" }, label);
+  const node = h("form", { class: "tfx-control", onsubmit: (e) => e.preventDefault() },
+    h("fieldset", { class: "tfx-options" }, legend, h("div", {}, buttons.map((b) => b.node))));
+  const update = () => {
+    const now = shown ? shown() : model.get(name);
+    for (const b of buttons) b.input.checked = b.value === now;
+  };
+  return { node, update };
+}
+
+/** A line that screen readers hear when it changes, once the reader's hand rests. */
+export function summary() {
+  const node = h("p", { class: "tfx-summary", role: "status" });
+  let timer = 0;
+  const set = (text) => {
+    clearTimeout(timer);
+    if (!node.textContent) node.textContent = text;
+    timer = setTimeout(() => node.textContent !== text && (node.textContent = text), 250);
+  };
+  return { node, set };
+}
+
+/** Draw now and whenever one of the values changes; returns what ends it. */
+export function follow(model, names, draw) {
+  draw();
+  for (const name of names) model.on(`change:${name}`, draw);
+  return () => names.forEach((name) => model.off(`change:${name}`, draw));
+}
+
+export const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
+
+/** exp(s_i) / Σ exp(s_j), with the largest score taken off first; all −∞ gives zeros. */
+export function softmax(scores) {
+  const top = Math.max(...scores);
+  if (top === -Infinity) return scores.map(() => 0);
+  const powers = scores.map((s) => Math.exp(s - top));
+  const total = powers.reduce((a, b) => a + b, 0);
+  return powers.map((p) => p / total);
+}

@@ -1,0 +1,67 @@
+"""nbval as `make test` runs it: a measured figure may differ, anything else may not."""
+
+import re
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from repofiles import ROOT
+
+CLAIM = """\
+from tfbook.claims import claim
+claim('a-b', 'Half is half.', 0.5004, 0.5, 1e-3, wrong=0.6)"""
+STORED = "claim a-b: Half is half. | measured 0.5004 | expected 0.5 ± 0.001 | not 0.6"
+HTML = (
+    '<div class="tfbook-claim" id="claim-a-b"><span class="tfbook-claim-sentence">Half is half.'
+    '</span> · measured <span class="tfbook-claim-measured">0.5004</span> · expected <span '
+    'class="tfbook-claim-expected">0.5 ± 0.001</span> · not <span class="tfbook-claim-wrong">0.6'
+    "</span></div>"
+)
+
+
+def options():
+    """The options that the Makefile gives to nbval."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    (call,) = re.findall(r"-m pytest (.*)", makefile)
+    return re.findall(r"--nbval\S*(?: (?:[\w/.]+\.cfg|\d+)\b)?", call)
+
+
+def notebook(change=lambda text: text, printed="1.25\n"):
+    outputs = [
+        nbformat.v4.new_output(
+            "display_data", data={"text/plain": change(STORED), "text/html": change(HTML)}
+        ),
+        nbformat.v4.new_output("stream", name="stdout", text=printed),
+    ]
+    cell = nbformat.v4.new_code_cell(f"{CLAIM}\nprint(1.25)", execution_count=1, outputs=outputs)
+    return nbformat.v4.new_notebook(cells=[cell])
+
+
+CASES = {
+    "as_stored": (notebook(), True),
+    "another_measurement": (notebook(lambda t: t.replace("0.5004", "0.4997")), True),
+    "another_expectation": (notebook(lambda t: t.replace("0.5 ±", "0.51 ±")), False),
+    "another_sentence": (notebook(lambda t: t.replace("is half", "is a half")), False),
+    "another_wrong_value": (notebook(lambda t: t.replace("0.6", "0.7")), False),
+    "another_print": (notebook(printed="1.26\n"), False),
+}
+
+
+@pytest.mark.slow
+def test_only_measured_figures_may_differ(tmp_path):
+    for name, (content, _) in CASES.items():
+        nbformat.write(content, tmp_path / f"{name}.ipynb")
+    flags = " ".join(options()).split()
+    assert "--nbval-sanitize-with" in flags
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *flags, tmp_path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    failed = set(re.findall(r"FAILED \S*?(\w+)\.ipynb", done.stdout))
+    assert failed == {name for name, (_, same) in CASES.items() if not same}, done.stdout
+    passed = len(CASES) - len(failed)
+    assert f"{len(failed)} failed, {passed} passed" in done.stdout
+
+
+def test_notebooks_are_compared_not_only_run():
+    assert "--nbval" in options()
+    assert not any("lax" in option for option in options())

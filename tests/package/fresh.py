@@ -1,0 +1,36 @@
+"""A second copy of the attention modules, made from their text: plain, or with edits.
+
+The tests wrap every function of `tfbook` in a check of its shapes. `torch.compile` is to see the
+functions a reader has, so it gets a copy without that. Planted bugs are edits to the text.
+"""
+
+import sys
+import types
+from pathlib import Path
+
+import tfbook
+
+MODULES = ("validate", "masks", "scores", "tiled", "variants", "attention")  # in order of import
+
+
+def attention(
+    package: str, edits: dict[str, list[tuple[str, str]]] | None = None
+) -> types.ModuleType:
+    """Execute the modules anew as `package.…`, (old, new) texts replaced; return the last one.
+
+    Raises:
+        ValueError: if an old text does not stand in its module exactly once.
+    """
+    sys.modules[package] = types.ModuleType(package)
+    for name in MODULES:
+        path = Path(tfbook.__file__).with_name(f"{name}.py")
+        text = path.read_text(encoding="utf-8")
+        for old, new in (edits or {}).get(name, []):
+            if text.count(old) != 1:
+                raise ValueError(f"{old!r} stands {text.count(old)} times in {name}.py, not once")
+            text = text.replace(old, new)
+        text = text.replace("from tfbook.", f"from {package}.")
+        # torch.compile looks modules up by name, so the copy has to be found.
+        sys.modules[f"{package}.{name}"] = module = types.ModuleType(f"{package}.{name}")
+        exec(compile(text, str(path), "exec"), module.__dict__)
+    return module

@@ -1,0 +1,274 @@
+"""Pictures: small, deterministic, described, and refused when they cannot be."""
+
+import base64
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tfbook import plotting
+from tfbook.plotting import _look, _maps
+
+ALT = "Five curves that fall from one towards zero, the steepest first."
+TOKENS = ["the", "cat", "sat"]
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Collect what is displayed, as (data, metadata)."""
+    outputs = []
+
+    def display(data, *, metadata, raw):
+        assert raw
+        outputs.append((data, metadata))
+
+    monkeypatch.setattr("IPython.display.display", display)
+    return outputs
+
+
+def pixels(output):
+    """The picture as an array (height, width, 3)."""
+    return np.asarray(Image.open(io.BytesIO(output[0]["image/png"])).convert("RGB"))
+
+
+def near(picture, colour, tolerance=12):
+    """How many pixels are close to a colour."""
+    wanted = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
+    return int((np.abs(picture.astype(int) - wanted).max(-1) <= tolerance).sum())
+
+
+RNG = np.random.default_rng(7)
+CALLS = {
+    "heatmap": lambda **kw: plotting.heatmap(RNG_MATRIX, rows=TOKENS, **kw),
+    "heatmap of many": lambda **kw: plotting.heatmap({"a": RNG_LARGE, "b": -RNG_LARGE}, **kw),
+    "lines": lambda **kw: plotting.lines(
+        [1, 2, 4, 8], {"raw": [1, 2, 4, 8], "scaled": [1, 1, 1, 1]}, xlabel="d", ylabel="variance",
+        xlog=True, ylog=True, bands={"raw": ([0.5, 1, 2, 4], [2, 4, 8, 16])}, levels={"law": 3},
+        **kw,
+    ),
+    "bars": lambda **kw: plotting.bars({"cat": 0.7, "mat": 0.3}, ylabel="weight", **kw),
+    "bars in groups": lambda **kw: plotting.bars(
+        {"T = 1": [0.2, 0.5, 0.3], "T = 0.1": [0, 1, 0]}, labels=TOKENS, ylabel="weight", **kw
+    ),
+    "lying bars": lambda **kw: plotting.bars(
+        {"a long label here": 1, "another long label": -2}, ylabel="seconds", **kw
+    ),
+    "tensor_picture": lambda **kw: plotting.tensor_picture(RNG_CUBE, names=("B", "N", "D"), **kw),
+    "tensor with labels": lambda **kw: plotting.tensor_picture(
+        RNG_MATRIX, rows=TOKENS, cols=list("abcde"), **kw
+    ),
+}  # fmt: skip
+RNG_MATRIX = RNG.normal(size=(3, 5))
+RNG_LARGE = RNG.random(size=(47, 53))
+RNG_CUBE = RNG.normal(size=(2, 3, 5))
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_picture_is_small_described_and_opaque(shown, call):
+    assert call(title="What to see", alt=ALT) is None
+    ((data, metadata),) = shown
+    assert data["text/plain"] == f"Figure: What to see. {ALT}"
+    assert metadata["image/png"]["alt"] == ALT
+    picture = Image.open(io.BytesIO(data["image/png"]))
+    assert picture.mode == "P" and "transparency" not in picture.info
+    assert len(data["image/png"]) <= 150_000
+    assert pixels(shown[0])[0, 0].tolist() == [255, 255, 255]
+    # Twice the pixels of the width it is shown at; not wider than a column of text.
+    assert 300 < metadata["image/png"]["width"] <= 700
+    assert picture.width == pytest.approx(2 * metadata["image/png"]["width"], abs=2)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_same_call_gives_the_same_bytes(shown, call):
+    call(title="What to see", alt=ALT)
+    call(title="What to see", alt=ALT)
+    assert shown[0][0]["image/png"] == shown[1][0]["image/png"]
+
+
+def test_bytes_do_not_depend_on_the_readers_settings(shown, monkeypatch):
+    CALLS["lines"](title="What to see", alt=ALT)
+    with plotting._look.matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red"}):
+        CALLS["lines"](title="What to see", alt=ALT)
+    assert shown[0][0]["image/png"] == shown[1][0]["image/png"]
+
+
+@pytest.mark.parametrize("alt", ["", "   ", "plot", "A figure.", "Plot output", "short text"])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_picture_without_a_description_is_refused(shown, call, alt):
+    with pytest.raises(ValueError, match="alt must say in at least 25 characters"):
+        call(title="What to see", alt=alt)
+    assert shown == []
+
+
+@pytest.mark.untyped
+def test_alt_is_required():
+    with pytest.raises(TypeError, match="alt"):
+        plotting.heatmap([[1.0]], title="What to see")
+    with pytest.raises(TypeError, match="alt must be a string"):
+        plotting.heatmap([[1.0]], title="What to see", alt=None)
+
+
+@pytest.mark.untyped
+@pytest.mark.parametrize("title", ["", "  ", None])
+def test_title_is_required(shown, title):
+    with pytest.raises(ValueError, match="title must be a sentence"):
+        plotting.bars({"a": 1}, ylabel="y", title=title, alt=ALT)
+
+
+def test_positive_matrix_goes_from_white_to_dark_blue(shown):
+    plotting.heatmap([[0.0, 1.0]], title="What to see", alt=ALT, values=False, colorbar=False)
+    picture = pixels(shown[0])
+    assert near(picture, "#072f5f") > 1000
+    red, _, blue = (picture[..., i].astype(int) for i in range(3))
+    assert (red > blue + 20).sum() == 0
+
+
+@pytest.mark.parametrize("matrix", [[[-1.0, 3.0]], [[-3.0, 1.0]]])
+def test_signed_scale_is_symmetric_with_white_at_zero(matrix):
+    low, high, cmap = _maps._scale(np.array(matrix), None)
+    assert low == -high == -3
+    assert cmap(0.5)[:3] == pytest.approx((1, 1, 1), abs=0.02)
+
+
+def test_map_grows_darker_away_from_zero():
+    steps = [_maps._luminance(_maps.SEQUENTIAL(x)) for x in np.linspace(0, 1, 50)]
+    assert (np.diff(steps) < 0).all()
+    for side in (1, -1):
+        steps = [_maps._luminance(_maps.DIVERGING(0.5 + side * x)) for x in np.linspace(0, 0.5, 50)]
+        assert (np.diff(steps) < 0).all()
+
+
+def test_masked_cells_are_grey_and_their_numbers_are_not_looked_at(shown):
+    matrix = torch.tensor([[0.3, torch.nan], [0.4, 0.6]])
+    mask = torch.tensor([[True, False], [True, True]])
+    plotting.heatmap(matrix, mask=mask, title="What to see", alt=ALT)
+    masked = near(pixels(shown[0]), _maps.MASKED, 6)
+    plotting.heatmap(matrix.nan_to_num(0.1), title="What to see", alt=ALT)
+    assert masked > near(pixels(shown[1]), _maps.MASKED, 6) + 5000
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int64])
+def test_tensors_of_any_type_are_taken(shown, dtype):
+    plotting.heatmap(torch.eye(3, dtype=dtype), title="What to see", alt=ALT)
+    plotting.heatmap(np.eye(3).tolist(), title="What to see", alt=ALT)
+    assert shown[0][0]["image/png"] == shown[1][0]["image/png"]
+
+
+def test_tensor_that_needs_a_gradient_is_taken(shown):
+    plotting.bars(torch.ones(2, requires_grad=True), labels="ab", ylabel="y", title="T", alt=ALT)
+    assert len(shown) == 1
+
+
+XY = {"xlabel": "x", "ylabel": "y"}
+WRONG_VALUES = [
+    ("heatmap", ([1.0],), {}, "2 dimension"),
+    ("heatmap", ([[1.0, np.nan]],), {}, "finite"),
+    ("heatmap", ([[1.0]],), {"rows": "ab"}, "rows must have 1"),
+    ("heatmap", ([[1.0]],), {"cols": "ab"}, "cols must have 1"),
+    ("heatmap", ([[1.0]],), {"mask": [[True, True]]}, "broadcast"),
+    ("heatmap", ([[1.0]],), {"limits": (2, 1)}, "low < high"),
+    ("heatmap", ({},), {}, "at least one panel"),
+    ("heatmap", ([[]],), {}, "non-empty"),
+    ("lines", ([1, 2], {"a": [1]}), XY, "length of x"),
+    ("lines", ([1], {}), XY, "series"),
+    ("lines", ([1], {"a": [1]}), {"xlabel": "", "ylabel": "y"}, "xlabel"),
+    ("lines", ([0, 1], {"a": [1, 2]}), XY | {"xlog": True}, "positive for xlog"),
+    ("lines", ([1], {"a": [1]}), XY | {"bands": {"b": (0, 1)}}, "bands"),
+    ("bars", ([1, 2],), {"ylabel": "y"}, "labels must name the 2"),
+    ("bars", ([1, 2],), {"ylabel": "y", "labels": "abc"}, "labels must have 2"),
+    ("bars", ({"a": np.inf},), {"ylabel": "y"}, "finite"),
+    ("bars", ([],), {"ylabel": "y", "labels": []}, "non-zero length"),
+    ("tensor_picture", (np.zeros((2, 2, 2, 2)),), {}, "one to three"),
+    ("tensor_picture", (np.zeros((2, 99)),), {}, "at most"),
+    ("tensor_picture", ([1.0],), {"names": ("a", "b")}, "names must have 1"),
+]
+WRONG_TYPES = [
+    ("heatmap", ([["a"]],), {}, "matrix must be numbers"),
+    ("heatmap", ([[1.0]],), {"mask": [[1]]}, "mask must be boolean"),
+    ("show", ("no figure",), {}, "fig must be a matplotlib Figure"),
+]
+
+
+@pytest.mark.untyped
+@pytest.mark.parametrize(("name", "args", "kwargs", "message"), WRONG_VALUES)
+def test_value_that_does_not_fit_is_refused_by_name(shown, name, args, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        getattr(plotting, name)(*args, title="T", alt=ALT, **kwargs)
+    assert shown == []
+
+
+@pytest.mark.untyped
+@pytest.mark.parametrize(("name", "args", "kwargs", "message"), WRONG_TYPES)
+def test_type_that_does_not_fit_is_refused_by_name(shown, name, args, kwargs, message):
+    with pytest.raises(TypeError, match=message):
+        getattr(plotting, name)(*args, title="T", alt=ALT, **kwargs)
+    assert shown == []
+
+
+@pytest.mark.parametrize(
+    ("args", "message"), [({"n_rows": 0}, "at least 1"), ({"size": (0, 1)}, "positive")]
+)
+def test_figure_without_area_is_refused(args, message):
+    with pytest.raises(ValueError, match=message):
+        plotting.figure(**args)
+
+
+def test_own_figure_can_be_shown_with_its_drawn_title(shown):
+    fig, ax = plotting.figure()
+    ax.plot([0, 1], [0, 1])
+    ax.set_title("A line rises?")
+    plotting.show(fig, alt=ALT)
+    assert shown[0][0]["text/plain"] == f"Figure: A line rises? {ALT}"
+
+
+def test_figure_made_by_pyplot_is_closed(shown):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    fig, ax = pyplot.subplots()
+    ax.set_title("A line")
+    plotting.show(fig, alt=ALT)
+    assert pyplot.get_fignums() == []
+
+
+def test_picture_that_is_too_large_is_made_smaller_or_refused(shown, monkeypatch):
+    noise = plotting.figure()
+    noise[1].imshow(RNG.random(size=(400, 700)), aspect="auto", cmap="viridis")
+    plotting.show(noise[0], title="Noise", alt=ALT)
+    assert len(shown[0][0]["image/png"]) <= 150_000
+    monkeypatch.setattr(_look, "MAX_BYTES", 500)
+    with pytest.raises(ValueError, match="must fit in 500 bytes"):
+        plotting.show(noise[0], title="Noise", alt=ALT)
+
+
+def test_style_leaves_nothing_behind():
+    before = dict(_look.matplotlib.rcParams)
+    with plotting.style():
+        assert _look.matplotlib.rcParams["axes.spines.top"] is False
+    assert dict(_look.matplotlib.rcParams) == before
+
+
+def test_no_window_and_no_pyplot_is_needed():
+    code = (
+        "import sys\nfrom tfbook import plotting\n"
+        f"plotting.bars({{'a': 1}}, ylabel='y', title='T', alt={ALT!r})\n"
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_notebook_stores_the_description_beside_the_picture():
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+
+    InteractiveShell.instance()
+    try:
+        with capture_output() as captured:
+            plotting.bars({"a": 1}, ylabel="y", title="T", alt=ALT)
+    finally:
+        InteractiveShell.clear_instance()
+    (output,) = captured.outputs
+    assert output.metadata["image/png"]["alt"] == ALT
+    assert base64.b64encode(output.data["image/png"]).startswith(b"iVBORw0KGgo")

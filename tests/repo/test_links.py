@@ -1,0 +1,106 @@
+"""What a page or a chapter points to exists: files, bibliography keys, glossary words, pictures."""
+
+import re
+from functools import cache
+
+import nbformat
+import pytest
+import yaml
+from repofiles import ROOT, named, short
+
+PAGES = [p for p in named(".md", ".ipynb") if not p.is_relative_to(ROOT / "tests")]
+LINK = re.compile(r"!?\[(?:[^\]\[]|\[[^\]]*\])*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
+IMAGE = re.compile(r"^\s*(?:```|:::)\{(?:image|figure|literalinclude|include)\}\s+(\S+)", re.M)
+CITE = re.compile(r"\{cite(?::[a-z*]+)?\}`([^`]+)`")
+TERM = re.compile(r"\{term\}`(?:[^`<]*<)?([^`<>]+)>?`")
+KEY = re.compile(r"^\s*@\w+\{\s*([^,\s]+)\s*,", re.M)
+
+
+@cache
+def prose(path):
+    """The Markdown of a page, without code."""
+    if path.suffix == ".ipynb":
+        cells = nbformat.read(path, as_version=4).cells
+        text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    else:
+        text = path.read_text(encoding="utf-8")
+    text = re.sub(r"^(`{3,}|~{3,})(?!\{)[^\n]*\n.*?^\1\s*$", "", text, flags=re.M | re.S)
+    return text
+
+
+@cache
+def bibliography():
+    path = ROOT / "book" / "references.bib"
+    return KEY.findall(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=short)
+def test_relative_links_lead_somewhere(path):
+    text = re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "``", prose(path))
+    for target in LINK.findall(text) + IMAGE.findall(prose(path)):
+        if re.match(r"[a-z][a-z0-9+.-]*:|#|//", target):
+            continue
+        target = target.split("#")[0]
+        places = [path.parent / target, ROOT / target.lstrip("/")]
+        if target.startswith("/"):
+            places = places[1:]
+        # Sphinx lets a page be named without its ending, or by the page it becomes.
+        stem = re.sub(r"\.html$", "", target)
+        places += [path.parent / (stem + end) for end in (".md", ".ipynb")]
+        assert any(place.exists() for place in places), f"{short(path)} links to {target}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=short)
+def test_cited_works_are_in_the_bibliography(path):
+    for group in CITE.findall(prose(path)):
+        for key in group.split(","):
+            key = re.sub(r"^.*<|>$", "", key.strip())
+            assert key in bibliography(), f"{short(path)} cites {key}"
+
+
+def test_bibliography_keys_are_unique():
+    keys = bibliography()
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=short)
+def test_words_marked_as_terms_are_in_the_glossary(path):
+    terms = [term.strip().lower() for term in TERM.findall(prose(path))]
+    if not terms:
+        return
+    glossary = (ROOT / "book" / "glossary.md").read_text(encoding="utf-8").lower()
+    lines = {line.strip() for line in glossary.splitlines()}
+    for term in terms:
+        assert term in lines, f"{short(path)} marks {term!r}, which the glossary does not explain"
+
+
+@pytest.mark.parametrize("path", named(".py", under="tfbook"), ids=short)
+def test_works_named_as_sources_are_in_the_bibliography(path):
+    for key in re.findall(r"Source: \[([a-z][\w:-]+)\]", path.read_text(encoding="utf-8")):
+        assert key in bibliography(), f"{short(path)} names {key} as its source"
+
+
+def table_of_contents():
+    node = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, list):
+            stack += node
+        elif isinstance(node, dict):
+            yield from (node[key] for key in ("root", "file") if key in node)
+            stack += [value for value in node.values() if isinstance(value, list)]
+
+
+def test_every_chapter_is_in_the_table_of_contents_and_every_entry_exists():
+    entries = set(table_of_contents())
+    for entry in entries:
+        assert any((ROOT / f"{entry}{end}").exists() for end in (".md", ".ipynb")), entry
+    chapters = {f"chapters/{p.stem}" for p in (ROOT / "chapters").glob("*.ipynb")}
+    assert chapters <= entries, "a chapter is missing in _toc.yml"
+
+
+def test_explained_in_names_a_chapter_that_exists():
+    for path in named(".py", under="tfbook"):
+        for name in re.findall(r"chapters/(\w+)", path.read_text(encoding="utf-8")):
+            assert (ROOT / "chapters" / f"{name}.ipynb").exists(), f"{short(path)}: {name}"

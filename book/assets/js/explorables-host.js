@@ -1,0 +1,55 @@
+// Gives explorables a life without a kernel. Each module is a string in _static/explorables/NAME.js
+// (a classic script, since pages opened from a disk may not load module scripts or fetch), imported
+// from a blob, and gets a model with anywidget's interface. Without JavaScript, or if a module
+// fails, the text alternative stays.
+(() => {
+  const base = new URL("../explorables/", document.currentScript.src);
+  const loading = {};
+
+  const load = (name) =>
+    (loading[name] ??= new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      script.src = new URL(`${name}.js`, base);
+      script.onload = () => {
+        const source = window.tfbookModules[name];
+        const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+        import(url).then((m) => resolve(m.default), reject);
+      };
+      script.onerror = () => reject(new Error(`${name}.js did not load`));
+      document.head.append(script);
+    }));
+
+  const modelOf = (values) => {
+    const heard = {};
+    return {
+      get: (key) => values[key],
+      set(key, value) {
+        if (values[key] === value) return;
+        values[key] = value;
+        [...(heard[`change:${key}`] || [])].forEach((f) => f());
+      },
+      save_changes() {},
+      on: (event, f) => void (heard[event] ??= []).push(f),
+      off: (event, f) => void (heard[event] = (heard[event] || []).filter((g) => g !== f)),
+    };
+  };
+
+  const wake = async (host) => {
+    const text = host.querySelector(".tfx-text");
+    const el = document.createElement("div");
+    try {
+      const values = JSON.parse(host.querySelector("script").textContent);
+      const module = await load(host.dataset.module);
+      module.render({ model: modelOf(values), el });
+      text.before(el);
+      text.hidden = true;
+      host.dataset.alive = "";
+    } catch (error) {
+      console.error("explorable", host.dataset.module, error);
+    }
+  };
+
+  const start = () => document.querySelectorAll(".tfbook-explorable").forEach(wake);
+  if (document.readyState === "loading") addEventListener("DOMContentLoaded", start);
+  else start();
+})();

@@ -1,0 +1,47 @@
+// Small repairs of the theme for keyboards and screen readers. Nothing here is needed to read.
+(() => {
+  // A box that scrolls sideways has to be reachable by keyboard, and to say what it is.
+  const boxes = "pre, .pst-scrollable-table-container, .cell_output > .output, mjx-container[display]";
+  const name = (box) => {
+    if (box.closest(".cell_output")) return "Output";
+    if (box.matches("pre")) return "Code";
+    return box.matches("mjx-container") ? "Formula" : "Table";
+  };
+  const mark = () => {
+    for (const box of document.querySelectorAll(`#main-content :is(${boxes})`)) {
+      const scrolls = box.scrollWidth > box.clientWidth + 1;
+      if (scrolls && !box.matches("mjx-container")) {
+        box.tabIndex = 0;
+        if (!box.hasAttribute("role")) box.setAttribute("role", "region");
+        if (!box.hasAttribute("aria-label")) box.setAttribute("aria-label", name(box));
+      }
+    }
+  };
+
+  // A link to a claim or an exercise may point into a folded part: open it.
+  const unfold = () => {
+    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target) return;
+    for (let part = target; part; part = part.parentElement) {
+      if (part.tagName === "DETAILS") part.open = true;
+    }
+    target.scrollIntoView();
+  };
+
+  // The colour switch says which mode is on.
+  const names = { light: "light", dark: "dark", auto: "as the system" };
+  const say = () => {
+    const mode = names[document.documentElement.dataset.mode] || names.auto;
+    for (const button of document.querySelectorAll(".theme-switch-button")) {
+      button.setAttribute("aria-label", `Colours: ${mode}`);
+    }
+  };
+
+  say();
+  new MutationObserver(say).observe(document.documentElement, { attributeFilter: ["data-mode"] });
+  addEventListener("hashchange", unfold);
+  addEventListener("load", () => {
+    mark();
+    unfold();
+  });
+})();

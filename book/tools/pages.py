@@ -1,0 +1,260 @@
+"""Directives: the indexes made from the chapters, a live figure, the line of a claim.
+
+    {claims-index} {topic-index} {corrections-index}    pages that list what the chapters hold
+    {explorable} softmax_temperature                    a figure of tfbook.explorables
+    {claim} weights-are-a-distribution                  a claim's line, with a link to its place
+    {chapter-list}                                      the chapters, written and to come
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+
+import nbformat
+import yaml
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.util.docutils import SphinxDirective
+
+from book.tools import index as book_index
+from book.tools.index import ClaimSite, Index, Place
+
+INDEX_PAGES = "tfbook_index_pages"
+SHOWN = re.compile(r"claim (?P<slug>\S+): .*? \| (?P<shown>measured .*)", re.DOTALL)
+
+
+class ChapterDirective(SphinxDirective):
+    """A directive that reads the chapters."""
+
+    @property
+    def chapters(self) -> Path:
+        """The folder of the chapters."""
+        return Path(self.env.srcdir) / "chapters"
+
+    def scan(self) -> Index:
+        """Read the chapters that are in the book, and have the page made anew at every build."""
+        pages = getattr(self.env, INDEX_PAGES, set())
+        setattr(self.env, INDEX_PAGES, pages | {self.env.docname})
+        found = book_index.scan(self.chapters)
+        for chapter in found.chapters:
+            self.env.note_dependency(str(self.chapters / f"{chapter}.ipynb"))
+        return found
+
+    def link(self, text: str, chapter: str, anchor: str = "") -> nodes.reference:
+        """Return a link to a place in a chapter."""
+        page = self.env.app.builder.get_relative_uri(self.env.docname, f"chapters/{chapter}")
+        target = f"{page}#{anchor}" if anchor else page
+        return nodes.reference("", "", nodes.Text(text), refuri=target, internal=True)
+
+    def group_heading(self, place: Place, found: Index) -> nodes.paragraph:
+        """Return a line that names a section of a chapter and leads to it."""
+        opening = place.section == found.chapters[place.chapter]
+        title = "The opening question" if opening else place.section
+        link = self.link(title, place.chapter, place.anchor)
+        return nodes.paragraph("", "", link, classes=["tfbook-index-section"])
+
+    def chapter_sections(self, found: Index, kept: Iterable[str]) -> Iterator[tuple]:
+        """Yield each kept chapter with an empty section that has its title as heading."""
+        for chapter in found.chapters:
+            if chapter in kept:
+                title = found.chapters[chapter]
+                section = nodes.section(ids=[f"in-{nodes.make_id(chapter)}"], names=[])
+                section += nodes.title("", "", nodes.Text(title))
+                section.document = self.state.document
+                yield chapter, section
+
+
+class ClaimsIndex(ChapterDirective):
+    """List every claim: its sentence, what was measured, and a link to its line."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return one section for each chapter."""
+        found = self.scan()
+        shown = shown_values(self.chapters)
+        kept = {claim.place.chapter for claim in found.claims}
+        sections = []
+        for chapter, section in self.chapter_sections(found, kept):
+            claims = [claim for claim in found.claims if claim.place.chapter == chapter]
+            for _, group in groupby(claims, key=lambda claim: claim.place.anchor):
+                group = list(group)
+                section += self.group_heading(group[0].place, found)
+                rows = nodes.bullet_list(classes=["tfbook-index"])
+                rows += [self._row(claim, shown.get(claim.slug, "")) for claim in group]
+                section += rows
+            sections.append(section)
+        total = f"The book makes {len(found.claims)} claims so far."
+        return [nodes.paragraph("", total), *sections]
+
+    def _row(self, claim: ClaimSite, shown: str) -> nodes.list_item:
+        link = self.link(claim.sentence, claim.place.chapter, claim.anchor)
+        row = nodes.list_item("", nodes.paragraph("", "", link))
+        if shown:
+            row += nodes.paragraph("", shown, classes=["tfbook-index-detail"])
+        return row
+
+
+class TopicIndex(ChapterDirective):
+    """List the topics that the chapters treat, each with a link to its section."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return one section for each chapter, and the number of topics to come."""
+        found = self.scan()
+        topics = book_index.load_topics()
+        homes: dict[str, list] = defaultdict(list)
+        for name, places in found.topics.items():
+            for place in places[:1] if name in topics else ():
+                homes[place.chapter].append((place, topics[name]))
+        sections = []
+        for chapter, section in self.chapter_sections(found, homes):
+            placed = sorted(homes[chapter], key=lambda home: home[0].cell)
+            for _, group in groupby(placed, key=lambda home: home[0].anchor):
+                group = list(group)
+                section += self.group_heading(group[0][0], found)
+                rows = nodes.bullet_list(classes=["tfbook-index"])
+                rows += [nodes.list_item("", nodes.paragraph("", t.title)) for _, t in group]
+                section += rows
+            sections.append(section)
+        done = sum(map(len, homes.values()))
+        lead = f"{done} topics have their place; {len(topics) - done} wait for chapters to come."
+        return [nodes.paragraph("", lead), *sections]
+
+
+class CorrectionsIndex(ChapterDirective):
+    """List the usual statements that the chapters correct, with what is right."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return one section for each chapter, and the number of corrections to come."""
+        found = self.scan()
+        errata = book_index.load_errata()
+        claims = {claim.place: claim for claim in found.claims if claim.corrects}
+        homes: dict[str, list] = defaultdict(list)
+        for name, places in found.errata.items():
+            for place in places[:1] if name in errata else ():
+                homes[place.chapter].append((place, errata[name]))
+        sections = []
+        for chapter, section in self.chapter_sections(found, homes):
+            for place, erratum in sorted(homes[chapter], key=lambda home: home[0].cell):
+                section += self._entry(erratum, place, claims.get(place))
+            sections.append(section)
+        done = sum(map(len, homes.values()))
+        lead = f"{done} corrections have their place; {len(errata) - done} wait for chapters to come."
+        return [nodes.paragraph("", lead), *sections]
+
+    def _entry(self, erratum, place: Place, claim: ClaimSite | None) -> nodes.container:
+        entry = nodes.container(classes=["tfbook-correction"], ids=[f"correction-{erratum.id}"])
+        rows = nodes.definition_list()
+        for name, text in (
+            ("You may read", erratum.says),
+            ("What holds", erratum.correct),
+            ("Why", erratum.why),
+        ):
+            rows += nodes.definition_list_item(
+                "", nodes.term("", name), nodes.definition("", nodes.paragraph("", text))
+            )
+        anchor = claim.anchor if claim else place.anchor
+        link = self.link(place.section, place.chapter, anchor)
+        shown = nodes.paragraph("", "Shown in ", link, nodes.Text("."))
+        entry += [rows, shown]
+        return entry
+
+
+def shown_values(chapters: Path) -> dict[str, str]:
+    """Read from the committed outputs what each claim showed: slug → "measured … expected …"."""
+    return {
+        match["slug"]: match["shown"].strip().replace(" | ", " · ")
+        for output in _outputs(chapters)
+        if (match := SHOWN.fullmatch(output.get("text/plain", "")))
+    }
+
+
+def _outputs(chapters: Path) -> Iterator[dict]:
+    for path in sorted(chapters.glob("*.ipynb")):
+        for cell in nbformat.read(path, as_version=4).cells:
+            for output in cell.get("outputs", ()):
+                yield output.get("data", {})
+
+
+class Explorable(SphinxDirective):
+    """Show a figure of `tfbook.explorables`; the content may hold its arguments as YAML."""
+
+    required_arguments = 1
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """Return the figure's HTML, which is the same as in a notebook's output."""
+        module = importlib.import_module("tfbook.explorables")
+        make = getattr(module, self.arguments[0], None)
+        if make is None:
+            raise self.error(f"tfbook.explorables has no {self.arguments[0]!r}")
+        figure = make(**(yaml.safe_load("\n".join(self.content)) or {}))
+        bundle = figure._repr_mimebundle_()
+        bundle = bundle[0] if isinstance(bundle, tuple) else bundle
+        return [nodes.raw("", bundle["text/html"], format="html")]
+
+
+class ClaimLine(ChapterDirective):
+    """Repeat the line of a claim as its chapter shows it, with a link to its place."""
+
+    required_arguments = 1
+    option_spec = {"lead": directives.unchanged}
+
+    def run(self) -> list[nodes.Node]:
+        """Return the line; where no chapter is in the book yet, nothing."""
+        slug = self.arguments[0]
+        found = self.scan()
+        sites = [claim for claim in found.claims if claim.slug == slug]
+        lines = [
+            output["text/html"]
+            for output in _outputs(self.chapters)
+            if f'id="claim-{slug}"' in output.get("text/html", "")
+        ]
+        if not found.chapters:
+            return []
+        if not sites or not lines:
+            raise self.error(f"no chapter shows a claim {slug!r}")
+        place = sites[0].place
+        link = self.link(found.chapters[place.chapter], place.chapter, sites[0].anchor)
+        source = nodes.paragraph("", self.options.get("lead", "From the chapter "), link)
+        source += nodes.Text(".")
+        source["classes"] += ["tfbook-index-detail"]
+        return [nodes.raw("", lines[0], format="html"), source]
+
+
+class ChapterList(ChapterDirective):
+    """List the chapters with the question each answers; those in the book are links.
+
+    The content maps the name of a notebook to its question, as YAML.
+    """
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """Return one item for each line of the content."""
+        found = self.scan()
+        rows = nodes.bullet_list(classes=["tfbook-chapters"])
+        for name, question in yaml.safe_load("\n".join(self.content)).items():
+            number, _, words = name.partition("_")
+            here = name in found.chapters
+            title = found.chapters[name] if here else words.replace("_", " ").capitalize()
+            parts = [
+                nodes.inline("", str(int(number)), classes=["tfbook-number"]),
+                self.link(title, name) if here else nodes.inline("", f"{title} (to come)"),
+                nodes.inline("", question, classes=["tfbook-question"]),
+            ]
+            rows += nodes.list_item("", nodes.paragraph("", "", *parts))
+        return [rows]
+
+
+DIRECTIVES = {
+    "chapter-list": ChapterList,
+    "claims-index": ClaimsIndex,
+    "topic-index": TopicIndex,
+    "corrections-index": CorrectionsIndex,
+    "explorable": Explorable,
+    "claim": ClaimLine,
+}

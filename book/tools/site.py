@@ -1,0 +1,290 @@
+"""The Sphinx extension of the book: what turns notebooks into pages that need no network.
+
+It takes alternative text and size of pictures from the notebooks and refuses pictures without,
+numbers chapters as their files are numbered, loads a figure's scripts only where a figure stands,
+writes the indexes (`pages`), and brings the files that come from packages (`assets`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from binascii import a2b_base64
+from collections.abc import Callable, Iterator
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import imagesize
+import nbformat
+import pybtex.plugin
+from docutils import nodes
+from pybtex.style.formatting.unsrt import Style as PlainStyle
+from pybtex.style.labels import BaseLabelStyle
+from sphinx.application import Sphinx
+from sphinx.util import logging
+
+from book.tools import assets, pages
+
+LOG = logging.getLogger(__name__)
+CHAPTER = re.compile(r"chapters/(\d\d)_")
+MIN_ALT = 10
+PLACEHOLDER = re.compile(r"(the |a |an )?(plot|figure|image|picture|chart|graph|output)s?[\s\d.]*")
+FIGURE_MARK = "tfbook-explorable"
+
+
+# Configuration ----------------------------------------------------------------------------------
+
+
+def settle_repository(app: Sphinx, config: Any) -> None:
+    """Show the buttons that need the repository's address only when `_config.yml` names it."""
+    options = config.html_theme_options
+    known = bool(options.get("repository_url"))
+    options["use_repository_button"] = options["use_issues_button"] = known
+    if not known:
+        options["launch_buttons"] = {}
+
+
+def outdated_pages(app: Sphinx, env: Any, added: set, changed: set, removed: set) -> set[str]:
+    """Have pages that list what the chapters hold read again at every build."""
+    return {page for page in getattr(env, pages.INDEX_PAGES, ()) if page in env.all_docs}
+
+
+# Pictures ---------------------------------------------------------------------------------------
+
+
+def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
+    """Give each picture of a notebook the text and width that its output's metadata carries.
+
+    myst-nb names a picture by the hash of its bytes, which leads back to its output.
+    """
+    source = Path(app.env.doc2path(app.env.docname))
+    known = {}
+    if source.suffix == ".ipynb":
+        for cell in nbformat.read(source, as_version=4).cells:
+            for output in cell.get("outputs", ()):
+                if "image/png" in output.get("data", {}):
+                    png = a2b_base64(output["data"]["image/png"])
+                    marks = output.get("metadata", {}).get("image/png", {})
+                    known[hashlib.sha256(png).hexdigest()] = marks
+    for picture in doctree.findall(nodes.image):
+        marks = known.get(Path(picture["uri"]).stem, {})
+        picture["alt"] = picture.get("alt") or marks.get("alt", "")
+        if "width" in marks:
+            picture["shown_width"] = float(marks["width"])
+        if weak_alt(picture["alt"]):
+            LOG.warning(
+                "picture without a text that says what it shows: alt=%r",
+                picture["alt"],
+                location=picture,
+            )
+
+
+def weak_alt(alt: str) -> bool:
+    """Tell whether a text says nothing about its picture."""
+    return len(alt.strip()) < MIN_ALT or bool(PLACEHOLDER.fullmatch(alt.strip().lower()))
+
+
+def visit_picture(self: Any, node: nodes.image) -> None:
+    """Write a picture that loads when it comes near, in a box that has its size before."""
+    uri = node["uri"]
+    attributes = {"alt": node.get("alt", ""), "loading": "lazy", "decoding": "async"}
+    if uri in self.builder.images:
+        width, height = imagesize.get(str(Path(self.builder.srcdir) / uri))
+        if width > 0 and height > 0:
+            shown = node.get("shown_width") or _pixels(node.get("width")) or width
+            attributes |= {"width": round(shown), "height": round(height * shown / width)}
+        uri = f"{self.builder.imgpath}/{quote(self.builder.images[uri])}"
+    elif "://" in uri:
+        LOG.warning("picture from another site: %s", uri, location=node)
+    classes = " ".join(["tfbook-picture", *node.get("classes", ())])
+    text = "".join(f' {name}="{escape(str(value))}"' for name, value in attributes.items())
+    self.body.append(f'<img class="{classes}" src="{escape(uri)}"{text}>')
+
+
+def _pixels(length: str | None) -> float | None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:px)?", str(length or ""))
+    return float(match[1]) if match else None
+
+
+def depart_picture(self: Any, node: nodes.image) -> None:
+    """Write nothing: a picture has no end tag."""
+
+
+# Numbers ----------------------------------------------------------------------------------------
+
+
+def number_chapters(app: Sphinx, env: Any) -> list[str]:
+    """Give a chapter, its equations and its exercises the number in its file's name.
+
+    Sphinx counts the chapters that are there, so the only one would be the first.
+    """
+    for name in env.all_docs:
+        match = CHAPTER.match(name)
+        sections = env.toc_secnumbers.get(name)
+        if not match or not sections:
+            continue
+        first = int(match[1])
+        env.toc_secnumbers[name] = {
+            anchor: (first, *number[1:]) if number else number
+            for anchor, number in sections.items()
+        }
+        for numbers in env.toc_fignumbers.get(name, {}).values():
+            numbers.update({key: (first, *number[1:]) for key, number in numbers.items()})
+        for titled in (env.titles[name], *env.tocs[name].findall(nodes.reference)):
+            if titled.get("secnumber"):
+                titled["secnumber"] = (first, *titled["secnumber"][1:])
+    return []
+
+
+# Docstrings -------------------------------------------------------------------------------------
+
+
+def read_docstring(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Turn docstrings, which are written to be read as text, into what autodoc reads."""
+    paragraphs = "\n".join(lines).split("\n\n")
+    before = ""
+    for at, paragraph in enumerate(paragraphs):
+        first = paragraph.split("\n")[0]
+        if re.match(r"[a-z_]+: \S", first) and "\n" in paragraph:
+            # Arguments without a heading of their own.
+            paragraph = "Args:\n    " + paragraph.replace("\n", "\n    ")
+        elif first.startswith("    ") and not before.startswith(" ") and not _heading(before):
+            paragraph = f"::\n\n{paragraph}"
+            paragraphs[at] = before = paragraph
+            continue
+        before = paragraph
+        paragraphs[at] = "".join(
+            part if odd else _escaped(part) for odd, part in _alternating(paragraph)
+        )
+    text = "\n\n".join(paragraphs)
+    text = re.sub(r"(?<=Explained in: )chapters/(\w+)", _chapter_link(app), text)
+    lines[:] = text.split("\n")
+
+
+def _chapter_link(app: Sphinx) -> Callable[[re.Match], str]:
+    def link(match: re.Match) -> str:
+        name = f"chapters/{match[1]}"
+        return f":doc:`{name} </{name}>`" if name in app.env.found_docs else name
+
+    return link
+
+
+def shorten_signature(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str
+) -> tuple[str | None, str | None]:
+    """Name types without the modules they come from."""
+    modules = re.compile(r"~?\b(?:[a-z_]\w*\.)+(?=[A-Z])")
+    return tuple(modules.sub("", part) if part else part for part in (signature, returns))
+
+
+MARKED = re.compile(
+    r"(``[^`]+``|:[\w:]+:`[^`]+`|`[^`\n]+`|\${1,2}[^$]+\${1,2}|\*\*[^*\n]+\*\*|\[[a-z]+\d{4}[a-z]+\])"
+)
+
+
+def _alternating(paragraph: str) -> Iterator[tuple[bool, str]]:
+    for at, part in enumerate(MARKED.split(paragraph)):
+        if at % 2 and part.startswith("$"):
+            part = f":math:`{part.strip('$')}`"
+        elif at % 2 and re.fullmatch(r"`[^`]+`", part):
+            part = f"`{part}`"
+        elif at % 2 and part.startswith("["):
+            part = f":cite:t:`{part[1:-1]}`"
+        yield bool(at % 2), part
+
+
+def _escaped(text: str) -> str:
+    text = re.sub(r"(?m)(?<!^)(?<!^ {4})([*|])", r"\\\1", text)
+    return re.sub(r"(?<=\w)_(?=\W|$)", r"\_", text)
+
+
+def _heading(paragraph: str) -> bool:
+    return bool(re.search(r"^\s*[A-Z][a-z]+:", paragraph.strip().split("\n")[0]))
+
+
+# Citations --------------------------------------------------------------------------------------
+
+
+class AuthorYear(BaseLabelStyle):
+    """Labels as the text cites: Vaswani et al., 2017."""
+
+    def format_labels(self, sorted_entries: list) -> Any:
+        """Yield a label for each entry; equal ones get a letter."""
+        seen: dict[str, int] = {}
+        for entry in sorted_entries:
+            people = [" ".join(p.prelast_names + p.last_names) for p in entry.persons["author"]]
+            who = f"{people[0]} et al." if len(people) > 2 else " and ".join(people)
+            label = f"{who}, {entry.fields['year']}"
+            seen[label] = seen.get(label, 0) + 1
+            yield label if seen[label] == 1 else f"{label}{chr(96 + seen[label])}"
+
+
+class BookStyle(PlainStyle):
+    """The bibliography's entries, sorted by author, with links for DOI and arXiv."""
+
+    default_sorting_style = "author_year_title"
+    default_label_style = AuthorYear
+
+
+# Pages ------------------------------------------------------------------------------------------
+
+
+def finish_page(
+    app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
+) -> None:
+    """Load the figures' scripts where a figure stands, and repair the page's roles."""
+    body = context.get("body", "")
+    if FIGURE_MARK in body:
+        app.add_css_file("explorables/explorables.css")
+        app.add_js_file("js/explorables-host.js", defer="defer")
+    # ARIA gave up doc-biblioentry in favour of listitem, which a list may hold.
+    body = body.replace('role="doc-biblioentry"', 'role="listitem"')
+    # Every exercise of a page has a section of this id, which nothing points to.
+    context["body"] = re.sub(r'<section id="(?:exercise|solution)-content">', "<section>", body)
+
+
+def finish_site(app: Sphinx, error: Exception | None) -> None:
+    """Bring what comes from packages, drop what no page uses, and open at the welcome page."""
+    if error or app.builder.format != "html":
+        return
+    out = Path(app.outdir)
+    static = out / "_static"
+    assets.copy_mathjax(static / "vendor" / "mathjax")
+    assets.wrap_modules(static / "explorables")
+    root = app.builder.get_target_uri(app.config.root_doc)
+    if app.config.root_doc != "index":
+        (out / "index.html").write_text(entrance(root, app.config.html_title), encoding="utf-8")
+    written = [path.read_text(encoding="utf-8") for path in out.rglob("*.html")]
+    assets.trim(static, written)
+
+
+def entrance(page: str, title: str) -> str:
+    """Return a page that leads on to `page` at once."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<title>{escape(title)}</title><meta http-equiv="refresh" content="0; url={page}">'
+        '<link rel="icon" href="_static/favicon.svg"></head>'
+        f'<body><main><h1>{escape(title)}</h1><p><a href="{page}">Open the book</a></p></main>'
+        "</body></html>\n"
+    )
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register everything with Sphinx."""
+    pybtex.plugin.register_plugin("pybtex.style.formatting", "book", BookStyle)
+    for name, directive in pages.DIRECTIVES.items():
+        app.add_directive(name, directive)
+    app.add_node(nodes.image, override=True, html=(visit_picture, depart_picture))
+    app.connect("config-inited", settle_repository)
+    app.connect("env-get-outdated", outdated_pages)
+    app.connect("doctree-read", describe_pictures)
+    app.connect("env-get-updated", number_chapters, priority=900)  # after Sphinx has counted
+    app.connect("autodoc-process-docstring", read_docstring, priority=400)
+    app.connect("autodoc-process-signature", shorten_signature)
+    app.connect("html-page-context", finish_page)
+    app.connect("build-finished", finish_site, priority=100)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

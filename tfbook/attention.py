@@ -207,7 +207,7 @@ def attend_sdpa(
         ValueError: for a wrong shape, device or scale, or for asking for weights or log-sum-exp.
 
     Source: [dao2022flashattention]
-    Explained in: chapters/02_attention, section "Exact attention in little memory".
+    Explained in: chapters/02_attention, section "The same function, computed four ways".
     """
     for name, asked in (("return_weights", return_weights), ("return_lse", return_lse)):
         if asked:
@@ -266,7 +266,7 @@ def attend_topk(
         TypeError: for a wrong type or dtype.
         ValueError: for a wrong shape, device or scale, or ``top`` below 1.
 
-    Explained in: chapters/02_attention, section "Attention as routing".
+    Explained in: chapters/02_attention, section "Soft does not mean few".
     """
     check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
     check_count("top", top, minimum=1)
@@ -372,7 +372,7 @@ def merge_partials(
         TypeError: for a wrong type or dtype.
         ValueError: if nothing is given, or numbers or shapes differ.
 
-    Explained in: chapters/02_attention, section "Exact attention in little memory".
+    Explained in: chapters/02_attention, section "The same function, computed four ways".
     """
     if not outputs or len(outputs) != len(log_sum_exps):
         raise ValueError(

@@ -4,7 +4,7 @@ This is the convention of ``torch.nn.functional.scaled_dot_product_attention``;
 ``torch.nn.MultiheadAttention`` uses the opposite one, so pass it ``~mask``. A mask broadcasts to
 the scores, (..., n, m): n queries as rows, m keys as columns.
 
-Explained in: chapters/02_attention, section "Masks".
+Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def causal_mask(
         tensor([[1, 1, 1, 0],
                 [1, 1, 1, 1]], dtype=torch.int32)
 
-    Explained in: chapters/02_attention, section "Masks".
+    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
     """
     m = n if m is None else m
     check_count("n", n)
@@ -79,7 +79,7 @@ def padding_mask(
         <BLANKLINE>
                 [[1, 1, 1]]], dtype=torch.int32)
 
-    Explained in: chapters/02_attention, section "Masks".
+    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
     """
     lengths = _integers("lengths", lengths)
     if lengths.ndim != 1:
@@ -116,7 +116,7 @@ def document_mask(ids: Int[Tensor, "*B N"] | Sequence) -> Bool[Tensor, "*B N N"]
                 [1, 1, 0],
                 [0, 0, 1]], dtype=torch.int32)
 
-    Explained in: chapters/02_attention, section "Masks".
+    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
     """
     ids = _integers("ids", ids)
     check_tensor("ids", ids, min_dims=1)
@@ -134,7 +134,7 @@ def block_mask(
         TypeError: if n or block is not an integer.
         ValueError: if n is negative or block is below 1.
 
-    Explained in: chapters/02_attention, section "Masks".
+    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
     """
     check_count("n", n)
     check_count("block", block, minimum=1)
@@ -159,7 +159,7 @@ def combine_masks(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | N
                 [1, 1, 0],
                 [0, 0, 1]], dtype=torch.int32)
 
-    Explained in: chapters/02_attention, section "Masks".
+    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
     """
     given = [mask for mask in masks if mask is not None]
     for mask in given:
@@ -187,7 +187,7 @@ def to_additive(
         tensor([[0., -inf],
                 [0., 0.]], dtype=torch.float16)
 
-    Explained in: chapters/02_attention, section "Masks".
+    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
     """
     _check_boolean(mask)
     if not dtype.is_floating_point:
@@ -209,7 +209,7 @@ def to_boolean(additive: Float[Tensor, "*S"]) -> Bool[Tensor, "*S"]:
         >>> to_boolean(torch.tensor([0.0, -1e9]))
         tensor([ True, False])
 
-    Explained in: chapters/02_attention, section "Masks".
+    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
     """
     check_float("additive", additive)
     allowed = additive == 0

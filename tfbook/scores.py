@@ -3,7 +3,7 @@
 A score function says how well each key answers each query: (q, k) → (..., n, m). Scores are
 restricted by masks, which set them to −∞, and normalised row by row.
 
-Explained in: chapters/02_attention, sections "Scores and their geometry" and "Why scale".
+Explained in: chapters/02_attention, section "Why divide by the square root of d_k?".
 """
 
 import torch
@@ -62,7 +62,7 @@ def scaled_dot_scores(
         ValueError: if the shapes do not fit or the scale is not finite and positive.
 
     Source: [vaswani2017attention]
-    Explained in: chapters/02_attention, section "Why scale".
+    Explained in: chapters/02_attention, section "Why divide by the square root of d_k?".
     """
     _check_pair(q, k, same_depth=True)
     if scale is None:
@@ -134,16 +134,16 @@ def additive_scores(
 
 
 def restrict(
-    scores: Float[Tensor, "*B N M"],
+    scores: Float[Tensor, "*B M"],
     *,
     mask: Bool[Tensor, "..."] | None = None,
     bias: Float[Tensor, "..."] | None = None,
     causal: bool = False,
-) -> Float[Tensor, "*B N M"]:
+) -> Float[Tensor, "*B M"]:
     """Add the bias to the scores and set those that are not allowed to −∞.
 
     Args:
-        scores: (..., n, m).
+        scores: (..., n, m), or one row (m,).
         mask: boolean, True = allowed, broadcasts to the scores.
         bias: added to the scores, broadcasts to them.
         causal: hide the future, aligned to the last key.
@@ -155,10 +155,10 @@ def restrict(
         TypeError: for a wrong type or dtype.
         ValueError: if the mask or the bias does not broadcast.
 
-    Explained in: chapters/02_attention, section "Masks".
+    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
     """
-    check_float("scores", scores, min_dims=2)
     check_bool("causal", causal)
+    check_float("scores", scores, min_dims=2 if causal else 1)
     if bias is not None:
         check_bias(bias, scores.shape, device=scores.device)
         scores = scores + bias
@@ -172,18 +172,18 @@ def restrict(
 
 
 def masked_softmax(
-    scores: Float[Tensor, "*B N M"],
+    scores: Float[Tensor, "*B M"],
     mask: Bool[Tensor, "..."] | None = None,
     *,
     temperature: float = 1.0,
-) -> Float[Tensor, "*B N M"]:
+) -> Float[Tensor, "*B M"]:
     """Normalise each row of scores over its allowed entries; a row without any becomes zeros.
 
     p[i, j] = exp(s[i, j] / T) / Σ exp(s[i, l] / T), the sum over the allowed l. A score of −∞ is
     not allowed either.
 
     Args:
-        scores: (..., n, m).
+        scores: (..., n, m), or one row (m,).
         mask: boolean, True = allowed, broadcasts to the scores.
         temperature: T above 0; small values sharpen, large ones flatten.
 
@@ -200,7 +200,7 @@ def masked_softmax(
         tensor([[0.5000, 0.5000, 0.0000],
                 [0.0000, 0.0000, 0.0000]])
 
-    Explained in: chapters/02_attention, section "Masks".
+    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
     """
     check_positive("temperature", temperature)
     scores, empty = _without_empty_rows(restrict(scores, mask=mask))
@@ -209,24 +209,24 @@ def masked_softmax(
     return torch.softmax(scores, dim=-1).masked_fill(empty, 0.0)  # (..., n, m)
 
 
-def log_sum_exp(scores: Float[Tensor, "*B N M"]) -> Float[Tensor, "*B N"]:
+def log_sum_exp(scores: Float[Tensor, "*B M"]) -> Float[Tensor, "*B"]:
     """Sum each row's exponentials and take the logarithm; −∞ for a row without any allowed entry.
 
     lse[i] = log Σ exp(s[i, l]). It is what :func:`tfbook.attention.merge_partials` needs.
 
     Raises:
         TypeError: if scores are not floating point.
-        ValueError: if scores have fewer than two dimensions.
+        ValueError: if scores have no dimension.
 
-    Explained in: chapters/02_attention, section "Exact attention in little memory".
+    Explained in: chapters/02_attention, section "The same function, computed four ways".
     """
-    check_float("scores", scores, min_dims=2)
+    check_float("scores", scores, min_dims=1)
     scores, empty = _without_empty_rows(scores)
     return torch.logsumexp(scores, dim=-1).masked_fill(empty.squeeze(-1), -torch.inf)
 
 
 def _without_empty_rows(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Set rows of −∞ alone to 0, and return which, (..., n, 1).
+    """Set rows of −∞ alone to 0, and return which, (..., 1).
 
     Their softmax is 0/0. Replacing that NaN afterwards would mend the value, not the gradient.
     """
@@ -254,7 +254,7 @@ def softmax_jacobian(p: Float[Tensor, "*B M"]) -> Float[Tensor, "*B M M"]:
         tensor([[ 0.2500, -0.2500],
                 [-0.2500,  0.2500]])
 
-    Explained in: chapters/02_attention, section "Why scale".
+    Explained in: chapters/02_attention, section "Why divide by the square root of d_k?".
     """
     check_float("p", p, min_dims=1)
     return torch.diag_embed(p) - p[..., :, None] * p[..., None, :]  # (..., m, m)
@@ -263,7 +263,7 @@ def softmax_jacobian(p: Float[Tensor, "*B M"]) -> Float[Tensor, "*B M M"]:
 def at_least_float32(x: Tensor) -> Tensor:
     """Widen float16 and bfloat16 to float32, where scores neither overflow nor lose their digits.
 
-    Explained in: chapters/02_attention, section "Masks".
+    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
     """
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 

@@ -1,9 +1,9 @@
 """Directives: the indexes made from the chapters, a live figure, the line of a claim.
 
-    {claims-index} {topic-index} {corrections-index}    pages that list what the chapters hold
-    {explorable} softmax_temperature                    a figure of tfbook.explorables
-    {claim} weights-are-a-distribution                  a claim's line, with a link to its place
-    {chapter-list}                                      the chapters, written and to come
+{claims-index} {topic-index} {corrections-index}    pages that list what the chapters hold
+{explorable} softmax_temperature                    a figure of tfbook.explorables
+{claim} weights-are-a-distribution                  a claim's line, with a link to its place
+{chapter-list}                                      the chapters, written and to come
 """
 
 from __future__ import annotations
@@ -142,7 +142,9 @@ class CorrectionsIndex(ChapterDirective):
                 section += self._entry(erratum, place, claims.get(place))
             sections.append(section)
         done = sum(map(len, homes.values()))
-        lead = f"{done} corrections have their place; {len(errata) - done} wait for chapters to come."
+        lead = (
+            f"{done} corrections have their place; {len(errata) - done} wait for chapters to come."
+        )
         return [nodes.paragraph("", lead), *sections]
 
     def _entry(self, erratum, place: Place, claim: ClaimSite | None) -> nodes.container:

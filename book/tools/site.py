@@ -241,10 +241,29 @@ def finish_page(
     if FIGURE_MARK in body:
         app.add_css_file("explorables/explorables.css")
         app.add_js_file("js/explorables-host.js", defer="defer")
+    context["body"] = mend(body)
+
+
+SIGNATURE = re.compile(r'<dl>\n((?:<dd><em class="sig-param">.*</em>,?</dd>\n)+)</dl>')
+
+
+def mend(body: str) -> str:
+    """Repair what the writers of HTML get wrong for readers who do not see the page."""
     # ARIA gave up doc-biblioentry in favour of listitem, which a list may hold.
     body = body.replace('role="doc-biblioentry"', 'role="listitem"')
     # Every exercise of a page has a section of this id, which nothing points to.
-    context["body"] = re.sub(r'<section id="(?:exercise|solution)-content">', "<section>", body)
+    body = re.sub(r'<section id="(?:exercise|solution)-content">', "<section>", body)
+    # The head of a column without a name is no head.
+    body = re.sub(r'<th class="head">\s*(?:<p>\s*</p>)?\s*</th>', '<td class="head"></td>', body)
+
+    body = re.sub(r"(Solution to)(<a [^>]*>) ", r"\1 \2", body)
+
+    # Parameters are a list of lines, not of definitions.
+    def lines(match: re.Match) -> str:
+        items = match[1].replace("<dd>", "<li>").replace("</dd>", "</li>")
+        return f'<ul class="sig-params">\n{items}</ul>'
+
+    return SIGNATURE.sub(lines, body)
 
 
 def finish_site(app: Sphinx, error: Exception | None) -> None:

@@ -87,6 +87,11 @@ def test_a_known_softmax():
     close(scores.masked_softmax(s, mask), torch.tensor([[1, 2, 0]], dtype=DOUBLE) / 3)
 
 
+def test_one_row_of_scores_is_enough():
+    close(scores.masked_softmax(torch.zeros(4)), torch.full((4,), 0.25))
+    close(scores.log_sum_exp(torch.zeros(4)), torch.tensor(4.0).log())
+
+
 def test_a_row_without_anything_allowed_is_zero():
     s = torch.zeros(2, 3)
     assert (scores.masked_softmax(s, torch.zeros(1, 3, dtype=torch.bool)) == 0).all()

@@ -24,8 +24,20 @@ def prose(path):
         text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     else:
         text = path.read_text(encoding="utf-8")
-    text = re.sub(r"^(`{3,}|~{3,})(?!\{)[^\n]*\n.*?^\1\s*$", "", text, flags=re.M | re.S)
-    return text
+    return "\n".join(outside_code(text))
+
+
+def outside_code(text):
+    """The lines that are not in a code fence; a directive's fence, ```{name}, is not one."""
+    fence, code = "", False
+    for line in text.splitlines():
+        mark = re.match(r"(`{3,}|~{3,})(\{?)", line)
+        if fence and line.rstrip() == fence:
+            fence, code = "", False
+        elif mark and not fence:
+            fence, code = mark[1], not mark[2]
+        if not code:
+            yield line
 
 
 @cache
@@ -104,3 +116,17 @@ def test_explained_in_names_a_chapter_that_exists():
     for path in named(".py", under="tfbook"):
         for name in re.findall(r"chapters/(\w+)", path.read_text(encoding="utf-8")):
             assert (ROOT / "chapters" / f"{name}.ipynb").exists(), f"{short(path)}: {name}"
+
+
+def explained_in():
+    """Each `chapters/NAME, section "HEADING"` that a docstring or an exercise names."""
+    for path in named(".py", under="tfbook"):
+        text = " ".join(path.read_text(encoding="utf-8").split())
+        for chapter, section in re.findall(r'chapters/(\w+), section "([^"]+)"', text):
+            yield pytest.param(chapter, section, id=f"{short(path)}-{section}")
+
+
+@pytest.mark.parametrize(("chapter", "section"), list(explained_in()))
+def test_the_section_that_explains_it_exists(chapter, section):
+    text = prose(ROOT / "chapters" / f"{chapter}.ipynb")
+    assert section in re.findall(r"^#{1,6} (.+?)\s*$", text, flags=re.M)

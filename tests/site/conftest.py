@@ -1,9 +1,9 @@
 """The built book, a server for it, one browser, and pages that note what they ask for.
 
-    site         folder of the built pages: TFBOOK_SITE, or _build/html, built first if missing
-    server       its address on this machine
-    browser      Chromium, for the whole session
-    open_page    a function that makes a page; it keeps requests, errors and what was refused
+site         folder of the built pages: TFBOOK_SITE, or _build/html, built first if missing
+server       its address on this machine
+browser      Chromium, for the whole session
+open_page    a function that makes a page; it keeps requests, errors and what was refused
 """
 
 import functools
@@ -56,7 +56,16 @@ def site():
         if not (BUILT / "index.html").exists():
             for leftover in (BUILT, ROOT / "_build" / ".doctrees"):
                 shutil.rmtree(leftover, ignore_errors=True)
-            command = [sys.executable, "-m", "jupyter_book", "build", ".", "-W", "--keep-going", "-n"]
+            command = [
+                sys.executable,
+                "-m",
+                "jupyter_book",
+                "build",
+                ".",
+                "-W",
+                "--keep-going",
+                "-n",
+            ]
             made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
             assert made.returncode == 0, f"{made.stdout}\n{made.stderr}"[-4000:]
     return BUILT
@@ -113,10 +122,15 @@ def open_page(browser, server, site):
             inside = request.url.startswith(homes)
             (log.asked.add if inside else log.outside.append)(request.url)
 
+        def failed(request):
+            # A page that is left stops loading; that is no fault of it.
+            if request.failure != "net::ERR_ABORTED":
+                log.failed.append(f"{request.url}: {request.failure}")
+
         page.on("request", note)
         page.on("console", lambda m: m.type in ("error", "warning") and log.errors.append(m.text))
         page.on("pageerror", lambda error: log.errors.append(str(error)))
-        page.on("requestfailed", lambda r: log.failed.append(f"{r.url}: {r.failure}"))
+        page.on("requestfailed", failed)
         page.on("response", lambda r: r.status >= 400 and log.failed.append(f"{r.url}: {r.status}"))
         return page
 

@@ -48,6 +48,8 @@ MAKERS = (
     explorables.soft_lookup_plane,
     lambda: explorables.quiz("pick-one", "Which?", choices=CHOICES),
 )
+LARGE = [[0, 0, 0, 9e5], [1e6, 0, 0, 0], [0, 0, 0, 0], [-1e6, 0, 0, 0], [0, 1e6, 0, 0], [0] * 4]
+EXTRA = {"large": lambda: [explorables.attention_steps(keys=LARGE, query=[2, -2, 0, 2])]}
 WORDS, VECTORS = word_vectors()
 DEFAULT_SOFTMAX = {"d_k": 64, "scaled": False, "temperature": 1}
 PLAIN = str.maketrans("−⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "--0123456789")
@@ -74,7 +76,7 @@ def folder(tmp_path_factory):
         sheets.append(f"_static/{name}")
     sheets.append("_static/explorables/explorables.css")
     links = "".join(f'<link rel="stylesheet" href="{sheet}">' for sheet in sheets)
-    for name, make in FIGURES.items():
+    for name, make in (FIGURES | EXTRA).items():
         cells = "".join(
             '<div class="cell"><div class="cell_output"><div class="output text_html">'
             f"{figure._repr_mimebundle_()['text/html']}</div></div></div>"
@@ -294,6 +296,16 @@ def test_cat_example_shows_the_packages_numbers(visit, origin):
     page = visit("steps", origin)
     check_example(page, [0.9, 0.1, 0.2, 0.3])
     assert value(page, "score[1]") == pytest.approx(0.96)
+
+
+def test_scores_in_the_millions_do_not_overflow(visit):
+    page = visit("large")
+    _, k, v = cat([0] * 4)
+    output, weights = attention.attend(
+        double([[2, -2, 0, 2]]), double(LARGE), v, return_weights=True
+    )
+    assert values(page, "weight", 6) == pytest.approx(weights[0].tolist(), abs=TOLERANCE)
+    assert values(page, "output", 4) == pytest.approx(output[0].tolist(), abs=TOLERANCE)
 
 
 def test_query_follows_the_keyboard(visit):
@@ -599,7 +611,7 @@ def test_wrong_numbers_are_answered(visit, text, answer):
 # ---------------------------------------------------------------------- every figure
 
 
-@pytest.mark.parametrize("width", [1280, 390, 320])
+@pytest.mark.parametrize("width", [1280, 720, 620, 390, 320])
 @pytest.mark.parametrize("name", FIGURES)
 def test_no_page_scrolls_sideways(visit, name, width):
     page = visit(name, width=width, touch=width < 500)

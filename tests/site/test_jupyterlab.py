@@ -162,6 +162,13 @@ class Lab:
         found = f"[o for o in Out.values() if getattr(o, 'module', '') == {module!r}][{nth}]"
         return self.python(f"{found}.{attribute}")
 
+    def until(self, module, attribute, wanted):
+        """Wait until Python has heard of a change: the browser holds some back for a while."""
+        deadline = time.monotonic() + STEP_MS / 1000
+        while (found := self.explorable(module, attribute)) != wanted:
+            assert time.monotonic() < deadline, f"{module}.{attribute} is {found}, not {wanted}"
+            self.page.wait_for_timeout(50)
+
     def write_cell(self, cell, source):
         """Replace a cell's source by typing, and run it."""
         cell.locator(".cm-content").click()
@@ -229,12 +236,12 @@ def test_every_explorable_and_quiz_is_alive(notebook):
 def test_softmax_moves_and_python_reads_it(notebook):
     figure = notebook.figure("softmax_temperature")
     slider = figure.locator('[data-control="temperature"]')
-    slider.focus()
     before = notebook.explorable("softmax_temperature", "temperature")
     for _ in range(4):
         slider.press("ArrowRight")
-    notebook.page.wait_for_timeout(300)
-    assert notebook.explorable("softmax_temperature", "temperature") > before
+    shown = float(slider.get_attribute("aria-valuetext"))
+    assert shown > before
+    notebook.until("softmax_temperature", "temperature", shown)
     weights = notebook.explorable("softmax_temperature", "weights")
     assert weights == pytest.approx([value(figure, f"weight[{i}]") for i in range(8)], abs=1e-9)
 
@@ -252,8 +259,7 @@ def test_steps_move_and_python_reads_them(notebook):
     figure = notebook.figure("attention_steps")
     figure.locator('[data-control="query[1]"]').press("ArrowRight")
     figure.locator('[data-control="causal"]').check()
-    notebook.page.wait_for_timeout(300)
-    assert notebook.explorable("attention_steps", "causal") is True
+    notebook.until("attention_steps", "causal", True)
     query = notebook.explorable("attention_steps", "query")
     keys = notebook.explorable("attention_steps", "data['keys']")
     q, k = (torch.tensor(x, dtype=torch.double) for x in ([query], keys))
@@ -270,9 +276,7 @@ def test_plane_moves_and_python_reads_it(notebook):
     x, y = notebook.explorable("soft_lookup_plane", "query")
     notebook.page.keyboard.press("ArrowLeft")
     notebook.page.keyboard.press("Shift+ArrowDown")
-    notebook.page.wait_for_timeout(300)
-    now = notebook.explorable("soft_lookup_plane", "query")
-    assert now == pytest.approx([x - 0.05, y - 0.25])
+    notebook.until("soft_lookup_plane", "query", [round(x - 0.05, 2), round(y - 0.25, 2)])
     result = notebook.explorable("soft_lookup_plane", "result")
     assert value(figure, "result") == pytest.approx(result, abs=1e-9)
 
@@ -287,8 +291,7 @@ def test_a_quiz_answers_wrong_and_right(notebook):
         kind = "right" if wanted else "wrong"
         told = figure.locator(f'.tfx-feedback[data-kind="{kind}"]')
         assert choices[index]["feedback"].replace("`", "") in told.inner_text()
-        notebook.page.wait_for_timeout(200)
-        assert notebook.explorable("quiz", "answer") == index
+        notebook.until("quiz", "answer", index)
         assert notebook.explorable("quiz", "correct") is wanted
 
 

@@ -24,7 +24,7 @@ def word_vectors() -> tuple[list[str], Float[Tensor, "n_words d"]]:
         ValueError: if the file is damaged: a line of another length, a repeated word, no number.
 
     Source: [wang2020minilm]; made by tfbook/data/make_word_vectors.py.
-    Explained in: chapters/02_attention, Self-attention on a sentence.
+    Explained in: chapters/02_attention, section "What is computed: a weighted average".
     """
     words, rows = _read(FOLDER / "word_vectors.tsv")
     return list(words), torch.tensor(rows, dtype=torch.float32) / STEPS_PER_UNIT

@@ -3,7 +3,7 @@
 The exercises stand in files of their own (`attention.py` and `masking.py` for chapter 02), each
 with a tuple `EXERCISES`; adding a file adds its exercises.
 
-Explained in: chapters/02_attention, Exercises.
+Explained in: the preface, "Three kinds of executable content".
 """
 
 import difflib

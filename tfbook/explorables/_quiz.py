@@ -38,8 +38,6 @@ def quiz(
         TypeError: if an argument is of another kind.
         ValueError: if it is empty, no or several choices are right, a feedback is missing, or a
             wrong number would count as right.
-
-    Explained in: the preface, Quizzes.
     """
     if not isinstance(slug, str) or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug):
         raise ValueError(f"slug must be lower case with hyphens, got {slug!r}")

@@ -52,7 +52,8 @@ def softmax_temperature(
         TypeError: if an argument is of another kind.
         ValueError: if it is out of range.
 
-    Explained in: chapters/02_attention, Why the scores are scaled.
+    Explained in: chapters/02_attention, section "Why divide by the square
+    root of d_k?".
     """
     given = vector("scores", None, -10, 10)(scores)
     if not 2 <= len(given) <= N_KEYS:

@@ -68,7 +68,7 @@ def attention_steps(
         TypeError: if an argument is of another kind.
         ValueError: if it is out of range, shapes do not fit, or a word is unknown.
 
-    Explained in: chapters/02_attention, A worked example.
+    Explained in: chapters/02_attention, section "The worked example".
     """
     # Only this figure needs the vectors, and they need torch.
     from tfbook.data import word_vectors

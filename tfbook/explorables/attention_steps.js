@@ -177,7 +177,7 @@ export default {
       body.replaceChildren(
         table("1 · Compare", [a.example ? features("key") : "key", "q · k"], 2, lines((j) =>
           [vectorCells(a.k[j], null, a, 1), value(`score[${j}]`, a.scores[a.at][j], 2)])),
-        table("2 · Scale and mask", [`÷ √${a.d}`, "masked"], 2, lines((j) =>
+        table("2 · Scale, mask", [`÷ √${a.d}`, "masked"], 2, lines((j) =>
           [value(`scaled[${j}]`, a.scaled[a.at][j], 2), value(`masked[${j}]`, a.masked[a.at][j], 2)])),
         table("3 · Softmax", ["weight"], 2, lines((j) =>
           [bar(a.weights[a.at][j]), value(`weight[${j}]`, a.weights[a.at][j], 3)])),

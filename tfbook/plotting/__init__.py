@@ -3,6 +3,9 @@
 Every function takes numbers (lists, arrays or tensors), never a model, displays one PNG and
 returns `None`. The title says what to see; `alt` says it to a reader who cannot see the picture
 and is refused when it is empty or a placeholder. The same call gives the same bytes.
+
+In the dark theme the page inverts the pictures and turns the hues back, so a title speaks of
+strong and pale cells, not of dark and light ones.
 """
 
 from tfbook.plotting._curves import bars, lines

@@ -3,18 +3,17 @@
   // A box that scrolls sideways has to be reachable by keyboard, and to say what it is.
   const boxes = "pre, .pst-scrollable-table-container, .cell_output > .output, mjx-container[display]";
   const name = (box) => {
+    if (box.matches("mjx-container")) return "Formula";
     if (box.closest(".cell_output")) return "Output";
-    if (box.matches("pre")) return "Code";
-    return box.matches("mjx-container") ? "Formula" : "Table";
+    return box.matches("pre") ? "Code" : "Table";
   };
   const mark = () => {
     for (const box of document.querySelectorAll(`#main-content :is(${boxes})`)) {
-      const scrolls = box.scrollWidth > box.clientWidth + 1;
-      if (scrolls && !box.matches("mjx-container")) {
-        box.tabIndex = 0;
-        if (!box.hasAttribute("role")) box.setAttribute("role", "region");
-        if (!box.hasAttribute("aria-label")) box.setAttribute("aria-label", name(box));
-      }
+      if (box.scrollWidth <= box.clientWidth + 1) continue;
+      box.tabIndex = 0;
+      if (box.matches("mjx-container")) continue; // its MathML speaks for itself
+      if (!box.hasAttribute("role")) box.setAttribute("role", "group");
+      if (!box.hasAttribute("aria-label")) box.setAttribute("aria-label", name(box));
     }
   };
 
@@ -43,5 +42,13 @@
   addEventListener("load", () => {
     mark();
     unfold();
+    window.MathJax?.startup?.promise.then(mark);
   });
+  // The theme marks boxes after a resize, with a delay of its own; this one comes later.
+  let soon;
+  addEventListener("resize", () => {
+    clearTimeout(soon);
+    soon = setTimeout(mark, 500);
+  });
+  document.addEventListener("toggle", mark, true);
 })();

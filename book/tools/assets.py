@@ -43,7 +43,7 @@ UNUSED = (
     "plus.png",
     "minus.png",
     "file.png",
-    "js/readme.md",
+    "screenshot.png",
 )
 # Icons that the theme's style sheet draws with a glyph of its font.
 TITLE_ICONS = {

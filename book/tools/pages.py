@@ -116,7 +116,10 @@ class TopicIndex(ChapterDirective):
                 group = list(group)
                 section += self.group_heading(group[0][0], found)
                 rows = nodes.bullet_list(classes=["tfbook-index"])
-                rows += [nodes.list_item("", nodes.paragraph("", t.title)) for _, t in group]
+                rows += [
+                    nodes.list_item("", nodes.paragraph("", "", *typeset(t.title)))
+                    for _, t in group
+                ]
                 section += rows
             sections.append(section)
         done = sum(map(len, homes.values()))
@@ -156,13 +159,33 @@ class CorrectionsIndex(ChapterDirective):
             ("Why", erratum.why),
         ):
             rows += nodes.definition_list_item(
-                "", nodes.term("", name), nodes.definition("", nodes.paragraph("", text))
+                "",
+                nodes.term("", name),
+                nodes.definition("", nodes.paragraph("", "", *typeset(text))),
             )
         anchor = claim.anchor if claim else place.anchor
         link = self.link(place.section, place.chapter, anchor)
         shown = nodes.paragraph("", "Shown in ", link, nodes.Text("."))
         entry += [rows, shown]
         return entry
+
+
+# A letter that stands alone and its index; or an exponent.
+INDEX = re.compile(
+    r"(?<=(?<![A-Za-z_])[^\W\d_])_(\{[^{}]*\}|[A-Za-z0-9]+)|\^(\{[^{}]*\}|-?[A-Za-z0-9]+)"
+)
+
+
+def typeset(text: str) -> list[nodes.Node]:
+    """Return a text with its indices lowered and its exponents raised: d_k, K^T, R^{n×d_k}."""
+    parts: list[nodes.Node] = []
+    start = 0
+    for match in INDEX.finditer(text):
+        kind = nodes.subscript if match[1] else nodes.superscript
+        parts.append(nodes.Text(text[start : match.start()]))
+        parts.append(kind("", "", *typeset((match[1] or match[2]).strip("{}"))))
+        start = match.end()
+    return [*parts, nodes.Text(text[start:])]
 
 
 def shown_values(chapters: Path) -> dict[str, str]:

@@ -25,6 +25,7 @@ from pybtex.style.labels import BaseLabelStyle
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
+import tfbook
 from book.tools import assets, pages
 
 LOG = logging.getLogger(__name__)
@@ -44,6 +45,11 @@ def settle_repository(app: Sphinx, config: Any) -> None:
     options["use_repository_button"] = options["use_issues_button"] = known
     if not known:
         options["launch_buttons"] = {}
+
+
+def name_version(app: Sphinx, config: Any) -> None:
+    """Give the book the version of its package."""
+    config.version = config.release = tfbook.__version__
 
 
 def outdated_pages(app: Sphinx, env: Any, added: set, changed: set, removed: set) -> set[str]:
@@ -268,7 +274,7 @@ def mend(body: str) -> str:
 
 def finish_site(app: Sphinx, error: Exception | None) -> None:
     """Bring what comes from packages, drop what no page uses, and open at the welcome page."""
-    if error or app.builder.format != "html":
+    if error or app.builder.name != "html":
         return
     out = Path(app.outdir)
     static = out / "_static"
@@ -299,6 +305,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         app.add_directive(name, directive)
     app.add_node(nodes.image, override=True, html=(visit_picture, depart_picture))
     app.connect("config-inited", settle_repository)
+    app.connect("config-inited", name_version)
     app.connect("env-get-outdated", outdated_pages)
     app.connect("doctree-read", describe_pictures)
     app.connect("env-get-updated", number_chapters, priority=900)  # after Sphinx has counted

@@ -4,6 +4,7 @@ Each page is visited once in each theme; the tests read what that visit noted.
 """
 
 import gzip
+import importlib
 import json
 import re
 from dataclasses import dataclass
@@ -219,7 +220,8 @@ def _weigh(visit, site, server):
     """Bytes after gzip -6 of what a page asked for, by kind; pictures and fonts as they are."""
     kinds = {}
     for address in sorted(a for a in visit.log.asked if a.startswith(server)):
-        body = (site / unquote(urlsplit(address).path.lstrip("/"))).read_bytes()
+        file = site / unquote(urlsplit(address).path.lstrip("/"))
+        body = file.read_bytes() if file.is_file() else b""
         suffix = Path(urlsplit(address).path).suffix
         kind = {
             ".html": "document", ".css": "styles", ".js": "scripts", ".woff": "fonts",
@@ -295,6 +297,31 @@ def test_every_link_and_anchor_leads_somewhere(pages, site):
             elif tag == "a" and anchor and file in anchors and unquote(anchor) not in anchors[file]:
                 broken.append(f"{name}: no #{anchor} in {file}")
     assert broken == []
+
+
+def test_every_public_name_is_documented(site):
+    missing = []
+    for page in (site / "book" / "api").glob("*.html"):
+        if page.stem == "index":
+            continue
+        module = importlib.import_module(f"tfbook.{page.stem}")
+        own = [n for n, v in vars(module).items() if _home(v) == module.__name__ and n[0] != "_"]
+        names = [n for n in getattr(module, "__all__", own) if callable(getattr(module, n))]
+        anchors = set(_parsed(page).anchors())
+        missing += sorted({f"{module.__name__}.{n}" for n in names} - anchors)
+    assert missing == []
+
+
+def _home(value):
+    return getattr(value, "__module__", "")
+
+
+def test_every_module_has_its_page(site):
+    import tfbook
+
+    pages = {page.stem for page in (site / "book" / "api").glob("*.html")}
+    inner = {"scores", "tiled", "variants"}  # shown as part of attention
+    assert set(tfbook._submodules()) - inner - pages == set()
 
 
 def test_anchors_are_unique(pages, site):

@@ -1,0 +1,159 @@
+"""A small book built with the real configuration: what passes, and what must not."""
+
+import base64
+import json
+import shutil
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+JUPYTER_BOOK = str(Path(sys.executable).with_name("jupyter-book"))
+ALT = "A square of seven by three points, all of them grey."
+CLAIM = {
+    "text/plain": "claim rows-sum: Rows sum to one. | measured 1 | expected 1 ± 1e-06 | not 2",
+    "text/html": '<div class="tfbook-claim" id="claim-rows-sum">Rows sum to one.</div>',
+}
+
+
+def png(width=7, height=3):
+    """A grey picture, written by hand so that its size is known."""
+
+    def chunk(kind, data):
+        body = kind + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    rows = (b"\0" + b"\x80" * width) * height
+    parts = (b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+def code(source, data, marks=None, **metadata):
+    output = {"output_type": "display_data", "data": data, "metadata": marks or {}}
+    return {
+        "cell_type": "code", "id": f"c{abs(hash(source))}"[:12], "execution_count": 1,
+        "metadata": metadata, "source": source, "outputs": [output],
+    }  # fmt: skip
+
+
+def build(folder, *, marks, page=""):
+    """Build a book of one chapter and the index pages; return exit code and what was said."""
+    picture = {"image/png": base64.b64encode(png()).decode(), "text/plain": "a picture"}
+    claim = 'claim("rows-sum", "Rows sum to one.", rows, ones, 1e-6, wrong=[2])'
+    treats = {"tfbook": {"topics": ["T031"], "errata": ["E017"]}}
+    text = "# Chapter\n\n## Rows of $A$\n\n$$x$$ (eq:x)\n\nSee {eq}`eq:x`."
+    cells = [
+        {"cell_type": "markdown", "id": "a", "metadata": {}, "source": text},
+        code("draw()", picture, {"image/png": marks}),
+        code(claim, CLAIM, **treats),
+    ]  # fmt: skip
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    notebook = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+    pages = {
+        "book/start.md": "# Start\n\n```{claims-index}\n```\n```{topic-index}\n```\n"
+        "```{corrections-index}\n```\n```{claim} rows-sum\n```\n```{explorable} quiz\n"
+        "slug: q-one\nquestion: How many?\nanswer: 3\ntolerance: 0.1\n```\n"
+        f"```{{chapter-list}}\n03_rows: About rows\n04_later: About more\n```\n{page}",
+        "book/references.bib": "@misc{a2020b, author={A B}, title={T}, year={2020}}",
+        "chapters/03_rows.ipynb": json.dumps(notebook),
+        "_toc.yml": yaml.safe_dump(
+            {
+                "format": "jb-book",
+                "root": "book/start",
+                "parts": [{"numbered": 2, "chapters": [{"file": "chapters/03_rows"}]}],
+            }
+        ),
+    }
+    for part in ("book/tools", "book/templates", "book/assets"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("book/topics.yml", "book/errata.yml", "_config.yml"):
+        shutil.copy(ROOT / part, folder / part)
+    for name, text in pages.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    command = [JUPYTER_BOOK, "build", ".", "-W", "--keep-going", "-n"]
+    made = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return made.returncode, made.stdout + made.stderr
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """The pages of a faultless small book."""
+    folder = tmp_path_factory.mktemp("good")
+    status, said = build(folder, marks={"alt": ALT, "width": 14})
+    assert status == 0, said[-3000:]
+    return folder / "_build" / "html"
+
+
+@pytest.fixture(scope="module")
+def start(good):
+    return (good / "book" / "start.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def chapter(good):
+    return (good / "chapters" / "03_rows.html").read_text(encoding="utf-8")
+
+
+def test_a_picture_gets_its_text_and_its_size(chapter):
+    (tag,) = [t for t in chapter.split("<img ") if "tfbook-picture" in t[:40]]
+    assert f'alt="{ALT}"' in tag and 'loading="lazy"' in tag
+    assert 'width="14"' in tag and 'height="6"' in tag
+
+
+def test_the_only_chapter_keeps_its_number(chapter, start):
+    assert "(3.1)" in chapter and "(1.1)" not in chapter and "3. Chapter" in start
+
+
+def test_indexes_link_to_the_claim_and_to_the_section(start):
+    assert '<a class="reference internal" href="../chapters/03_rows.html#claim-rows-sum">' in start
+    assert "measured 1 · expected 1 ± 1e-06 · not 2" in start
+    assert 'href="../chapters/03_rows.html#rows-of-a"' in start
+    assert "1 topics have their place" in start and "1 corrections have their place" in start
+
+
+def test_anchors_of_the_indexes_exist(chapter):
+    assert 'id="rows-of-a"' in chapter and 'id="claim-rows-sum"' in chapter
+
+
+def test_a_figure_and_a_claim_stand_on_a_page_of_text(start):
+    assert 'data-module="quiz"' in start and "js/explorables-host.js" in start
+    assert 'id="claim-rows-sum"' in start
+
+
+def test_a_page_without_figures_loads_no_host(chapter):
+    assert "explorables-host" not in chapter
+
+
+def test_chapters_to_come_are_named_without_a_link(start):
+    assert "Later (to come)" in start and "04_later" not in start
+
+
+def test_the_entrance_leads_to_the_first_page(good):
+    assert "url=book/start.html" in (good / "index.html").read_text(encoding="utf-8")
+
+
+def test_faults_stop_the_build(tmp_path):
+    faults = (
+        "![](https://example.org/picture.png)\n\n```{claim} no-such-claim\n```\n\n"
+        "```{explorable} no_such_figure\n```\n\n{doc}`nowhere`\n\n{cite:t}`nobody2020`\n"
+    )
+    status, said = build(tmp_path, marks={"alt": "plot"}, page=faults)
+    assert status != 0
+    for words in (
+        "picture without a text that says what it shows: alt='plot'",
+        "picture without a text that says what it shows: alt=''",
+        "picture from another site",
+        "no chapter shows a claim 'no-such-claim'",
+        "tfbook.explorables has no 'no_such_figure'",
+        "nowhere",
+        "nobody2020",
+    ):
+        assert words in said, words

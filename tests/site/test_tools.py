@@ -1,0 +1,168 @@
+"""What the book's Sphinx extension does, on small inputs and without a browser."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from book.tools import assets, pages, site
+from tfbook import explorables
+
+WORDS = set(re.findall(r"[\w-]+", '<div class="kept" id="here">'))
+
+
+@pytest.mark.parametrize("alt", ["", "  ", "plot", "Figure 3.", "the image", "Output", "short"])
+def test_texts_that_say_nothing_are_weak(alt):
+    assert site.weak_alt(alt)
+
+
+def test_a_text_that_says_what_a_picture_shows_is_not_weak():
+    assert not site.weak_alt("Two curves that cross at 4.")
+
+
+@pytest.mark.parametrize(
+    ("css", "thinner"),
+    [
+        (".kept{a:1}.gone{a:1}", ".kept{a:1}"),
+        (".gone,.kept{a:1}", ".kept{a:1}"),
+        (".kept.gone{a:1}", ""),
+        ("#here{a:1}#there{a:1}", "#here{a:1}"),
+        (".kept:not(.gone){a:1}", ".kept:not(.gone){a:1}"),
+        (":is(.gone,.kept) p{a:1}", ":is(.gone,.kept) p{a:1}"),
+        ("@media print{.gone{a:1}}", ""),
+        ("@media print{.kept{a:1}.gone{a:1}}", "@media print{.kept{a:1}}"),
+        ("p[class*=gone]{a:1}", "p[class*=gone]{a:1}"),
+        (".fa-kept:before{content:'x'}", ""),
+        ("@font-face{font-family:Font Awesome}", ""),
+        ("@font-face{font-family:Mine}", "@font-face{font-family:Mine}"),
+        ("@keyframes fa-spin{to{a:1}}", ""),
+        ("@keyframes mine{50%{a:1}to{a:2}}", "@keyframes mine{50%{a:1}to{a:2}}"),
+        (".show{a:1}", ".show{a:1}"),
+    ],
+)  # fmt: skip
+def test_thin_keeps_what_can_match(css, thinner):
+    assert assets.thin(css, WORDS) == thinner
+
+
+def test_icons_are_drawn_for_the_names_in_the_pages():
+    style = assets.icon_style(['<i class="fa-solid fa-bars fa-lg"></i><i class="fas fa-download">'])
+    assert ".fa-bars{--icon:" in style and ".fa-download{--icon:" in style
+    assert ".fa-moon{" not in style and ".fa-lg{--icon" not in style
+
+
+def test_an_unknown_icon_is_an_error():
+    with pytest.raises(KeyError, match="no-such-icon"):
+        assets.icon_style(['<i class="fa-solid fa-no-such-icon"></i>'])
+
+
+def test_wrapped_modules_carry_the_module_unchanged(tmp_path):
+    assets.wrap_modules(tmp_path)
+    for name in explorables.NAMES:
+        script = (tmp_path / f"{name}.js").read_text(encoding="utf-8")
+        start, _, rest = script.partition(" = ")
+        assert start == f'(window.tfbookModules ||= {{}})["{name}"]'
+        assert json.loads(rest.rstrip(";\n")) == explorables.module_source(name)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("The `weights` sum to 1.", "The ``weights`` sum to 1."),
+        ("The ``weights``.", "The ``weights``."),
+        ("A norm |x|² and *args.", r"A norm \|x\|² and \*args."),
+        ("As $q \\cdot k$.", "As :math:`q \\cdot k`."),
+        ("Source: [vaswani2017attention]", "Source: :cite:t:`vaswani2017attention`"),
+        ("See :func:`attend` here.", "See :func:`attend` here."),
+        ("**True = allowed**", "**True = allowed**"),
+        ("a: one thing\nb: two\n    lines", "Args:\n    a: one thing\n    b: two\n        lines"),
+        ("Text.\n\n    code(*x)", "Text.\n\n::\n\n    code(*x)"),
+        ("Args:\n    x: a number.", "Args:\n    x: a number."),
+        (
+            "Explained in: chapters/02_attention, Masks.",
+            "Explained in: :doc:`chapters/02_attention </chapters/02_attention>`, Masks.",
+        ),
+        ("Explained in: chapters/77_none.", "Explained in: chapters/77_none."),
+    ],
+)
+def test_docstrings_written_as_text_become_restructured_text(written, read):
+    app = SimpleNamespace(env=SimpleNamespace(found_docs={"chapters/02_attention"}))
+    lines = written.split("\n")
+    site.read_docstring(app, "function", "f", None, None, lines)
+    assert "\n".join(lines) == read
+
+
+def test_signatures_name_types_without_their_modules():
+    signature = "(x: ~collections.abc.Mapping[str, torch.Tensor], y: int = 0.5)"
+    short = site.shorten_signature(None, "", "", None, None, signature, "jaxtyping.Float[Tensor]")
+    assert short == ("(x: Mapping[str, Tensor], y: int = 0.5)", "Float[Tensor]")
+
+
+def test_mend_repairs_lists_heads_and_repeated_ids():
+    page = (
+        '<div role="list"><div role="doc-biblioentry"></div></div>'
+        '<section id="exercise-content">1</section><section id="exercise-content">2</section>'
+        '<th class="head"><p></p></th><th class="head"><p>name</p></th>'
+        '<dl>\n<dd><em class="sig-param">x</em>,</dd>\n'
+        '<dd><em class="sig-param">y</em>,</dd>\n</dl>'
+    )
+    mended = site.mend(page)
+    assert 'role="listitem"' in mended and "biblioentry" not in mended
+    assert "exercise-content" not in mended
+    assert mended.count("<th") == 1 and "name" in mended
+    assert mended.count("<li>") == mended.count("</li>") == 2 and "<dl>" not in mended
+
+
+@pytest.mark.parametrize("url", ["", "https://github.com/someone/book"])
+def test_buttons_that_need_the_address_appear_with_it(url):
+    options = {"repository_url": url, "launch_buttons": {"colab_url": "https://x.example"}}
+    site.settle_repository(None, SimpleNamespace(html_theme_options=options))
+    assert bool(options["launch_buttons"]) is bool(url)
+    assert options["use_repository_button"] is bool(url)
+
+
+def test_chapters_are_numbered_as_their_files():
+    title, entry = {"secnumber": (1,)}, {"secnumber": [1, 3]}
+    toc = SimpleNamespace(findall=lambda kind: [entry, {}])
+    env = SimpleNamespace(
+        all_docs=["book/preface", "chapters/07_efficient", "chapters/lab_shakespeare"],
+        toc_secnumbers={"chapters/07_efficient": {"": (1,), "#a": (1, 3), "#b": None}},
+        toc_fignumbers={"chapters/07_efficient": {"displaymath": {"eq": (1, 2)}}},
+        titles={"chapters/07_efficient": title},
+        tocs={"chapters/07_efficient": toc},
+    )
+    assert site.number_chapters(None, env) == []
+    assert env.toc_secnumbers["chapters/07_efficient"] == {"": (7,), "#a": (7, 3), "#b": None}
+    assert env.toc_fignumbers["chapters/07_efficient"] == {"displaymath": {"eq": (7, 2)}}
+    assert title["secnumber"] == (7,) and entry["secnumber"] == (7, 3)
+
+
+def test_values_of_claims_are_read_from_the_outputs(tmp_path):
+    text = "claim a-b: One | two. | measured 3 | expected 3 ± 0.1 | not 4"
+    cell = {
+        "cell_type": "code", "id": "x", "metadata": {}, "source": "", "execution_count": 1,
+        "outputs": [{"output_type": "display_data", "metadata": {}, "data": {"text/plain": text}}],
+    }  # fmt: skip
+    notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    (tmp_path / "01_x.ipynb").write_text(json.dumps(notebook))
+    assert pages.shown_values(tmp_path) == {"a-b": "measured 3 · expected 3 ± 0.1 · not 4"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("softmax(QK^T/√d_k)V", "softmax(QK{T}/√d[k])V"),
+        ("Σ_i α_ij v_j", "Σ[i] α[ij] v[j]"),
+        ("W_V∈R^{d_model×d_k}", "W[V]∈R{d[model]×d[k]}"),
+        ("scores.masked_fill(attn_mask)", "scores.masked_fill(attn_mask)"),
+        ("d_v = 7, n_heads = 2, 10^-4", "d[v] = 7, n[heads] = 2, 10{-4}"),
+    ],
+)
+def test_indices_are_lowered_and_names_of_code_are_not(text, shown):
+    def write(node):
+        inside = "".join(map(write, node.children)) or node.astext()
+        return {"subscript": f"[{inside}]", "superscript": f"{{{inside}}}"}.get(
+            node.tagname, inside
+        )
+
+    assert "".join(map(write, pages.typeset(text))) == shown

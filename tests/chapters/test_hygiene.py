@@ -15,7 +15,7 @@ CHAPTER_BYTES = 3_000_000
 IMAGE_BYTES = 150_000
 CODE_LINES = 25
 TIMING = "nbval-ignore-output"
-TAGS = {"hide-input", "hide-cell", "hide-output", TIMING}
+TAGS = {"hide-input", "hide-cell", "hide-output", "remove-input", TIMING}
 # A path, an address in memory, or a warning has no business in a published output.
 MACHINE = re.compile(
     "|".join(

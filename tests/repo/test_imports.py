@@ -10,18 +10,18 @@ from repofiles import ROOT, named, short
 # One total order, read left to right and downward: a module imports only what stands before it.
 LEVELS = (
     "validate costs tokenizers data metrics plotting claims explorables",
-    "masks scores tiled variants attention positions efficient linear ssm",
-    "multihead layers moe graphs recurrent",
+    "masks scores tiled variants attention rotary relative positions efficient linear ssm",
+    "multihead latent layers moe graphs recurrent seq2seq",
     "models vision multimodal",
     "pretrained generation training interpret theory precision memory quantize parallel finetune "
     "debug",
-    "exercises __main__",
+    "experiments exercises __main__",
 )
 ORDER = [name for level in LEVELS for name in level.split()]
 LEVEL = {name: depth for depth, level in enumerate(LEVELS) for name in level.split()}
 # What shows or grades things is no part of what computes.
 FOR_SHOW = {"plotting", "claims", "explorables", "exercises"}
-FOLDERS = {"data", "explorables", "exercises", "plotting"}
+FOLDERS = {"data", "experiments", "explorables", "exercises", "plotting"}
 PACKAGE = ROOT / "tfbook"
 MOST_LINES = 300
 

@@ -1,0 +1,87 @@
+"""Training runs that are too long for a chapter: the command, the log and the small model it left.
+
+    python -m tfbook.experiments NAME      # run it again; the result replaces the shipped one
+    log = experiments.log("translation")   # what the shipped run wrote down
+    weights = experiments.weights("translation")
+
+Each experiment is one module of this folder with a docstring that says what it asks, a function
+`run(**settings)` that returns a log (numbers, lists and strings) and, where a chapter needs the
+trained model, a dictionary of tensors, and a `SMOKE` dictionary of settings under which the whole
+run takes seconds. The results lie in `results/`: NAME.json and NAME.safetensors.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+__all__ = ["keep", "log", "names", "weights"]
+
+FOLDER = Path(__file__).parent
+RESULTS = FOLDER / "results"
+
+
+def names() -> list[str]:
+    """Return the names of all experiments."""
+    return sorted(p.stem for p in FOLDER.glob("*.py") if not p.stem.startswith("_"))
+
+
+def log(name: str) -> dict:
+    """Return what the shipped run of an experiment wrote down.
+
+    Each call reads the file anew, so the dictionary is yours to change.
+
+    Raises:
+        ValueError: if there is no experiment of that name, or it shipped no log.
+    """
+    return json.loads(_result(name, "json").read_text(encoding="utf-8"))
+
+
+def weights(name: str) -> dict[str, Tensor]:
+    """Return the weights that the shipped run of an experiment ended with, by parameter name.
+
+    Raises:
+        ValueError: if there is no experiment of that name, or it shipped no weights.
+    """
+    return load_file(_result(name, "safetensors"))
+
+
+def keep(
+    name: str, log: Mapping, weights: Mapping[str, Tensor] | None = None, *, folder: Path = RESULTS
+) -> None:
+    """Write the result of a run, each file whole or not at all.
+
+    Raises:
+        ValueError: if there is no experiment of that name.
+    """
+    _check(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"json": (json.dumps(log, indent=1, allow_nan=False) + "\n").encode()}
+    if weights:
+        files["safetensors"] = save({key: w.contiguous() for key, w in weights.items()})
+    for ending, content in files.items():
+        unfinished = folder / f"{name}.{ending}.tmp"
+        unfinished.write_bytes(content)
+        os.replace(unfinished, folder / f"{name}.{ending}")
+
+
+@cache
+def _known() -> tuple[str, ...]:
+    return tuple(names())
+
+
+def _check(name: str) -> None:
+    if name not in _known():
+        raise ValueError(f"name must be one of {', '.join(_known())}, got {name!r}")
+
+
+def _result(name: str, ending: str) -> Path:
+    _check(name)
+    path = RESULTS / f"{name}.{ending}"
+    if not path.exists():
+        raise ValueError(f"the experiment {name!r} shipped no {ending} file")
+    return path

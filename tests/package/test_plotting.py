@@ -217,6 +217,24 @@ def test_figure_without_area_is_refused(args, message):
         plotting.figure(**args)
 
 
+def test_points_are_drawn_beside_the_curve_and_named(shown):
+    call = {"title": "T", "alt": ALT, "xlabel": "x", "ylabel": "y", "ylim": (0, 1)}
+    plotting.lines([0, 1], {"law": [0, 1]}, **call)
+    plotting.lines([0, 1], {"law": [0, 1]}, points={"seen": ([0.2, 0.8], [0.8, 0.2])}, **call)
+    without, with_points = (near(pixels(output), _look.SOFT_INK) for output in shown)
+    assert with_points > without + 40
+
+
+@pytest.mark.untyped
+def test_points_of_unequal_length_are_refused(shown):
+    with pytest.raises(ValueError, match="as many x as y"):
+        plotting.lines(
+            [0, 1], {"law": [0, 1]}, points={"seen": ([0.2], [0.8, 0.2])}, title="T", alt=ALT,
+            xlabel="x", ylabel="y",
+        )  # fmt: skip
+    assert shown == []
+
+
 def test_own_figure_can_be_shown_with_its_drawn_title(shown):
     fig, ax = plotting.figure()
     ax.plot([0, 1], [0, 1])

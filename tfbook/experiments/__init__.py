@@ -53,7 +53,7 @@ def weights(name: str) -> dict[str, Tensor]:
 def keep(
     name: str, log: Mapping, weights: Mapping[str, Tensor] | None = None, *, folder: Path = RESULTS
 ) -> None:
-    """Write the result of a run, each file whole or not at all.
+    """Write the result of a run: all of it, or what was there before stays.
 
     Raises:
         ValueError: if there is no experiment of that name.
@@ -63,10 +63,14 @@ def keep(
     files = {"json": (json.dumps(log, indent=1, allow_nan=False) + "\n").encode()}
     if weights:
         files["safetensors"] = save({key: w.contiguous() for key, w in weights.items()})
-    for ending, content in files.items():
-        unfinished = folder / f"{name}.{ending}.tmp"
-        unfinished.write_bytes(content)
-        os.replace(unfinished, folder / f"{name}.{ending}")
+    try:
+        for ending, content in files.items():
+            (folder / f"{name}.{ending}.tmp").write_bytes(content)
+        for ending in files:
+            os.replace(folder / f"{name}.{ending}.tmp", folder / f"{name}.{ending}")
+    finally:
+        for ending in files:
+            (folder / f"{name}.{ending}.tmp").unlink(missing_ok=True)
 
 
 @cache

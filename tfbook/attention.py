@@ -216,7 +216,9 @@ def attend_sdpa(
                 "use tfbook.attention.attend"
             )
     *batch, n, m = check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
-    triangle = causal and n == m and mask is None and bias is None
+    triangle = causal and mask is None and bias is None
+    if n != m:  # asked in a branch, so that torch.compile knows the answer
+        triangle = False
     if causal and not triangle:
         mask = combine_masks(mask, causal_mask(n, m, device=q.device))
     if bias is not None:

@@ -164,7 +164,8 @@ def combine_masks(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | N
     given = [mask for mask in masks if mask is not None]
     for mask in given:
         _check_boolean(mask)
-    broadcast_batch(**{f"mask {i}": mask.shape for i, mask in enumerate(given)})
+    if len(given) > 1:
+        broadcast_batch(**{f"mask {i}": mask.shape for i, mask in enumerate(given)})
     combined = None
     for mask in given:
         combined = mask if combined is None else combined & mask

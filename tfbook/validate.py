@@ -6,7 +6,7 @@ dtypes and devices only, never values, so they cost a few microseconds and work 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -76,12 +76,136 @@ def check_count(name: str, value: object, *, minimum: int = 0) -> None:
         raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
+def check_even(name: str, value: object) -> None:
+    """Raise unless ``value`` is an even integer of at least 2.
+
+    Raises:
+        TypeError: if it is not an integer.
+        ValueError: if it is odd or below 2.
+    """
+    check_count(name, value, minimum=2)
+    if value % 2:
+        raise ValueError(f"{name} must be even, its numbers are taken in pairs, got {value}")
+
+
+def check_positions(
+    name: str,
+    value: object,
+    *,
+    shape: Sequence[int | None] | None = None,
+    device: torch.device | None = None,
+    whole: bool = True,
+) -> None:
+    """Raise unless ``value`` holds positions, as integers or with ``whole=False`` as real numbers.
+
+    With ``shape``, that of the tokens (B, ..., N), they must have shape (N,) or (B, N); None for N
+    leaves the length open.
+
+    Raises:
+        TypeError: if it is not a tensor of such numbers.
+        ValueError: if its shape does not fit, or it lies on another device.
+    """
+    check_tensor(name, value)
+    if value.dtype == torch.bool or value.is_complex() or (whole and value.is_floating_point()):
+        wanted = "integers" if whole else "integers or real numbers"
+        raise TypeError(f"{name} must be {wanted}, got {value.dtype}")
+    if device is not None and value.device != device:
+        raise ValueError(
+            f"{name} must be on the device of the tokens, {device}, got {value.device}"
+        )
+    if shape is None:
+        return
+    *batch, n = shape
+    long_enough = value.ndim > 0 and n in (None, value.shape[-1])
+    fits = value.ndim == 1 or (value.ndim == 2 and batch and value.shape[0] in (1, batch[0]))
+    if not (long_enough and fits):
+        length = "N" if n is None else n
+        each = f" or (B, N) = ({batch[0]}, {length})" if batch else ""
+        raise ValueError(
+            f"{name} must have shape (N,) = ({length},){each}, got {tuple(value.shape)}"
+        )
+
+
+def check_names(name: str, value: object, known: Sequence[str]) -> frozenset[str]:
+    """Return the chosen ones of the known names: all for True, none for False.
+
+    Raises:
+        ValueError: if ``value`` is neither a boolean nor a collection of known names.
+    """
+    if isinstance(value, bool):
+        return frozenset(known if value else ())
+    fits = isinstance(value, Collection) and not isinstance(value, str)
+    if not fits or not all(each in known for each in value):
+        raise ValueError(f"{name} must be True, False or names out of {known}, got {value!r}")
+    return frozenset(value)
+
+
+def check_heads(
+    d_model: object, n_heads: object, n_kv_heads: object, d_head: object, d_value: object
+) -> tuple[int, int, int]:
+    """Check the sizes of multi-head attention and return n_kv_heads, d_head and d_value.
+
+    None stands for the usual ones: n_heads, d_model / n_heads and d_head.
+
+    Raises:
+        TypeError: if a size is not an integer.
+        ValueError: if a size is below 1, or one does not divide another that it must.
+    """
+    check_count("d_model", d_model, minimum=1)
+    check_count("n_heads", n_heads, minimum=1)
+    n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+    check_count("n_kv_heads", n_kv_heads, minimum=1)
+    if n_heads % n_kv_heads:
+        raise ValueError(f"n_kv_heads must divide n_heads, got {n_kv_heads} and {n_heads}")
+    if d_head is None and d_model % n_heads:
+        raise ValueError(
+            f"n_heads must divide d_model, got {n_heads} and {d_model}; "
+            "or choose the size of a head with d_head="
+        )
+    d_head = d_model // n_heads if d_head is None else d_head
+    d_value = d_head if d_value is None else d_value
+    check_count("d_head", d_head, minimum=1)
+    check_count("d_value", d_value, minimum=1)
+    return n_kv_heads, d_head, d_value
+
+
+def check_memory(d_memory: object) -> tuple[int, int]:
+    """Check the size of a memory's rows, or the two for keys and values, and return both.
+
+    Raises:
+        TypeError: if a size is not an integer.
+        ValueError: if a size is below 1, or there are not two.
+    """
+    sizes = d_memory if isinstance(d_memory, tuple) else (d_memory, d_memory)
+    if len(sizes) != 2:
+        raise ValueError(f"d_memory must be a size or a pair of sizes, got {d_memory}")
+    for size in sizes:
+        check_count("d_memory", size, minimum=1)
+    return sizes
+
+
 def check_shape(name: str, value: Tensor, wanted: Sequence[int], letters: str) -> None:
     """Raise ValueError unless ``value`` has exactly the shape ``wanted``, described by letters."""
     if tuple(value.shape) != tuple(wanted):
         raise ValueError(
             f"{name} must have shape {letters} = {tuple(wanted)}, got {tuple(value.shape)}"
         )
+
+
+def check_rows(name: str, value: object, weight: Tensor) -> None:
+    """Raise unless ``value`` is a batch of sequences, (B, N, D), that a weight (…, D) can take.
+
+    Raises:
+        TypeError: if it is not a floating-point tensor of the weight's dtype.
+        ValueError: if it has another shape, or lies on another device.
+    """
+    check_float(name, value)
+    if value.ndim != 3 or value.shape[-1] != weight.shape[-1]:
+        hint = f"; for a single sequence pass {name}[None]" if value.ndim == 2 else ""
+        raise ValueError(
+            f"{name} must have shape (B, N, {weight.shape[-1]}), got {tuple(value.shape)}{hint}"
+        )
+    check_same(**{name: value, "the weights": weight})
 
 
 def check_same(**tensors: Tensor) -> None:
@@ -112,8 +236,11 @@ def broadcast_batch(**shapes: Sequence[int]) -> Shape:
     Raises:
         ValueError: if they do not broadcast.
     """
+    given = [tuple(shape) for shape in shapes.values()]
+    if given and all(shape == given[0] for shape in given):  # the usual case, and a fast one
+        return given[0]
     try:
-        return tuple(torch.broadcast_shapes(*(tuple(shape) for shape in shapes.values())))
+        return tuple(torch.broadcast_shapes(*given))
     except RuntimeError:
         listing = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
         raise ValueError(f"leading dimensions do not broadcast: {listing}") from None

@@ -1,4 +1,4 @@
-"""A second copy of the attention modules, made from their text: plain, or with edits.
+"""A second copy of some modules, made from their text: plain, or with edits.
 
 The tests wrap every function of `tfbook` in a check of its shapes. `torch.compile` is to see the
 functions a reader has, so it gets a copy without that. Planted bugs are edits to the text.
@@ -6,15 +6,29 @@ functions a reader has, so it gets a copy without that. Planted bugs are edits t
 
 import sys
 import types
+from collections.abc import Sequence
 from pathlib import Path
 
 import tfbook
 
 MODULES = ("validate", "masks", "scores", "tiled", "variants", "attention")  # in order of import
+MULTIHEAD = (
+    *("validate", "costs", "masks", "states", "scores", "tiled", "variants", "attention"),
+    *("headweights", "rotary", "relative", "positions", "multihead", "latent"),
+)
 
 
 def attention(
     package: str, edits: dict[str, list[tuple[str, str]]] | None = None
+) -> types.ModuleType:
+    """Copy what attention is made of, see `copies`; return the copy of `tfbook.attention`."""
+    return copies(package, MODULES, edits)
+
+
+def copies(
+    package: str,
+    modules: Sequence[str],
+    edits: dict[str, list[tuple[str, str]]] | None = None,
 ) -> types.ModuleType:
     """Execute the modules anew as `package.…`, (old, new) texts replaced; return the last one.
 
@@ -22,7 +36,7 @@ def attention(
         ValueError: if an old text does not stand in its module exactly once.
     """
     sys.modules[package] = types.ModuleType(package)
-    for name in MODULES:
+    for name in modules:
         path = Path(tfbook.__file__).with_name(f"{name}.py")
         text = path.read_text(encoding="utf-8")
         for old, new in (edits or {}).get(name, []):

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from tfbook import attention, masks
+
 RIGHT = []
 WRONG = []
 
@@ -802,3 +804,17 @@ def streaming_twice(q, chunks):
         exps = (k @ q / len(q) ** 0.5 - top).exp()
         total, output = total + exps.sum(), output + exps @ v
     return output / total
+
+
+# the package's own answers ----------------------------------------------------------------------
+
+LIBRARY = {
+    "soft-lookup": lambda query, keys, values, temperature=1.0: attention.soft_lookup(
+        query[None], keys, values, temperature=temperature
+    )[0],
+    "stable-softmax": lambda scores: attention.masked_softmax(scores[None])[0],
+    "scaled-scores": attention.scaled_dot_scores,
+    "causal-from-shape": masks.causal_mask,
+    "masked-attention": lambda q, k, v, mask: attention.attend(q, k, v, mask=mask),
+    "padding-from-lengths": lambda lengths, max_len: masks.padding_mask(lengths, max_len)[:, None],
+}

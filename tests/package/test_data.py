@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tfbook import data
-from tfbook.data import make_word_vectors
+from tfbook.data import make_english_french, make_shakespeare, make_word_vectors
 
 FOLDER = data.FOLDER
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -29,6 +29,13 @@ def test_every_data_file_is_listed_with_its_licence():
 @pytest.mark.parametrize("name", sorted(LISTED))
 def test_file_has_the_checksum_in_the_readme(name):
     assert hashlib.sha256((FOLDER / name).read_bytes()).hexdigest() == LISTED[name]
+
+
+def test_the_checksums_that_loading_asks_for_are_those_of_the_readme():
+    assert data.SHA256 == LISTED
+
+
+# Word vectors
 
 
 def test_readme_counts_the_words():
@@ -104,3 +111,209 @@ def test_script_refuses_other_weights(tmp_path):
 )
 def test_script_gives_the_committed_bytes():
     assert make_word_vectors.make().encode() == (FOLDER / "word_vectors.tsv").read_bytes()
+
+
+# English and French
+
+SPLITS = ("train", "valid", "test")
+
+
+def test_readme_counts_the_pairs():
+    total = sum(len(data.english_french(split)) for split in SPLITS)
+    assert f"{total:,} pairs" in README
+    assert f"{total:,} pairs" in data.english_french.__doc__
+
+
+def test_splits_have_the_shares_they_promise():
+    sizes = [len(data.english_french(split)) for split in SPLITS]
+    for size, share in zip(sizes, (0.80, 0.08, 0.12), strict=True):
+        assert size / sum(sizes) == pytest.approx(share, abs=0.01)
+
+
+def test_no_english_sentence_is_in_two_splits():
+    seen = [{english.lower() for english, _ in data.english_french(s)} for s in SPLITS]
+    assert len(set.union(*seen)) == sum(map(len, seen))
+
+
+def test_the_splits_together_are_the_file():
+    lines = (FOLDER / "en-fr_gnome.tsv").read_text(encoding="utf-8").splitlines()
+    pairs = [pair for split in SPLITS for pair in data.english_french(split)]
+    assert sorted("\t".join(pair) for pair in pairs) == sorted(lines)
+    assert len(set(pairs)) == len(pairs)
+
+
+def test_a_split_keeps_the_order_of_the_pages():
+    lines = (FOLDER / "en-fr_gnome.tsv").read_text(encoding="utf-8").splitlines()
+    places = [lines.index("\t".join(pair)) for pair in data.english_french("valid")]
+    assert places == sorted(places)
+
+
+def test_a_pair_stays_in_its_split_when_others_go(monkeypatch):
+    """The hash of the sentence decides, not its place in the file."""
+    homes = {pair: split for split in SPLITS for pair in data.english_french(split)}
+    half = (FOLDER / "en-fr_gnome.tsv").read_text(encoding="utf-8").splitlines()[::-2]
+    monkeypatch.setattr(data, "_text", lambda name: "\n".join(half))
+    data._pairs.cache_clear()
+    try:
+        found = {pair: split for split in SPLITS for pair in data.english_french(split)}
+    finally:
+        data._pairs.cache_clear()
+    assert len(found) == len(half) and found.items() <= homes.items()
+
+
+def test_pairs_are_one_sentence_in_two_languages():
+    pairs = [pair for split in SPLITS for pair in data.english_french(split)]
+    assert all(english and french and english != french for english, french in pairs)
+    assert all(2 <= len(english.split()) <= 25 for english, _ in pairs)
+    articles = sum(" the " in f" {english.lower()}" for english, _ in pairs)
+    assert articles > len(pairs) / 3
+    assert sum(" the " in french for _, french in pairs) < 10
+
+
+# Shakespeare
+
+
+def test_readme_counts_the_characters():
+    text = data.shakespeare("all")
+    assert f"{len(text):,} ASCII characters, {len(set(text))} distinct" in README
+    assert text.isascii()
+
+
+def test_the_parts_laid_together_are_the_whole():
+    assert "".join(map(data.shakespeare, SPLITS)) == data.shakespeare("all")
+
+
+def test_the_last_tenth_is_for_validation_and_test():
+    train, valid, test, whole = map(data.shakespeare, (*SPLITS, "all"))
+    assert len(train) == len(whole) * 9 // 10
+    assert abs(len(valid) - len(test)) <= 1
+
+
+def test_speeches_stand_below_the_name_of_their_speaker():
+    names = re.findall(r"^([A-Z][A-Z .&,'-]+):$", data.shakespeare("all"), flags=re.M)
+    assert {"ROMEO", "JULIET", "PROSPERO", "PUCK"} <= set(names)
+    assert len(names) > 5000
+
+
+# Damage
+
+
+@pytest.mark.parametrize("load", [data.english_french, data.shakespeare])
+@pytest.mark.parametrize("split", ["dev", "Train", None, 0])
+@pytest.mark.untyped
+def test_another_split_is_refused_by_name(load, split):
+    with pytest.raises(ValueError, match=f"split must be one of train, valid, test.*got {split!r}"):
+        load(split)
+
+
+@pytest.fixture
+def other_folder(monkeypatch, tmp_path):
+    """Let the loaders read a folder of the test's own, and forget it afterwards."""
+    caches = (data._text, data._pairs)
+    monkeypatch.setattr(data, "FOLDER", tmp_path)
+    for cached in caches:
+        cached.cache_clear()
+    yield tmp_path
+    for cached in caches:
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("load", "name"),
+    [(data.english_french, "en-fr_gnome.tsv"), (data.shakespeare, "shakespeare.txt")],
+)
+def test_a_damaged_file_is_refused_with_a_way_out(load, name, other_folder):
+    whole = (FOLDER / name).read_bytes()
+    (other_folder / name).write_bytes(whole)
+    assert load()
+    for raw, hint in [
+        (whole[:-1], "install the package again"),
+        (whole.replace(b"\n", b"\r\n"), "line ends were changed"),
+        (b"", "git checkout"),
+    ]:
+        data._text.cache_clear()
+        data._pairs.cache_clear()
+        (other_folder / name).write_bytes(raw)
+        with pytest.raises(ValueError, match=f"{name} is damaged: .*{hint}"):
+            load()
+
+
+# How the files were made
+
+
+@pytest.mark.parametrize(
+    ("read", "what"),
+    [(make_english_french.read_pages, "package"), (make_shakespeare.read_plays, "wheel")],
+)
+def test_scripts_refuse_another_source(read, what):
+    with pytest.raises(ValueError, match=f"the {what} must have sha256"):
+        read(b"something else")
+
+
+def page(*paragraphs):
+    body = "".join(f"<p>{paragraph}</p>" for paragraph in paragraphs)
+    return (
+        f'<page xmlns="http://projectmallard.org/1.0/"><title>A page</title>{body}</page>'.encode()
+    )
+
+
+@pytest.mark.parametrize(
+    ("english", "french", "pairs"),
+    [
+        (["Open it now."], ["Ouvrez-le."], []),  # a page title and one word: too short
+        (
+            ["Open it. Close it."],
+            ["Ouvrez cela. Fermez cela."],
+            [("Open it.", "Ouvrez cela."), ("Close it.", "Fermez cela.")],
+        ),
+        (["Open it. Close it."], ["Ouvrez et fermez cela."], []),  # other sentences
+        (["Open it now."], ["Ouvrez cela.", "Et puis cela."], []),  # another tree
+        (
+            ["Press <key>A</key> now."],
+            ["Pressez <key>A</key> ici."],
+            [("Press A now.", "Pressez A ici.")],
+        ),
+        (
+            ["See <link xref='x'/> now."],
+            ["Voir <link xref='x'/> ici."],
+            [],
+        ),  # filled in by the viewer
+        (["Say “no” now."], ["Dites « non » ici."], [('Say "no" now.', 'Dites "non" ici.')]),
+        (["GNOME Shell it is."], ["GNOME Shell it is."], []),  # not translated
+    ],
+)
+def test_paragraphs_pair_up_sentence_by_sentence(english, french, pairs):
+    pages = {
+        make_english_french.ENGLISH + "a.page": page(*english),
+        make_english_french.FRENCH + "a.page": page(*french).replace(b"A page", b"Page"),
+        make_english_french.ENGLISH + "untranslated.page": page("Only in English here."),
+    }
+    made = [tuple(line.split("\t")) for line in make_english_french.make(pages).splitlines()]
+    assert made == pairs
+
+
+def test_only_what_is_spoken_is_left_of_a_play():
+    play = """# Title
+
+## ACT I
+
+_Enter ROMEO,
+and others_
+
+**First  Citizen**
+Before [Aside] we \u2014 go \\[Exit_
+
+**Romeo**
+_[To himself]_ Ay, *me*!
+
+_Exit_
+
+What light?
+
+### SCENE II
+Not spoken
+"""
+    assert make_shakespeare.speeches(play) == [
+        "FIRST CITIZEN:\nBefore we -- go",
+        "ROMEO:\nAy, me!\nWhat light?",
+    ]

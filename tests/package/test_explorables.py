@@ -9,14 +9,58 @@ from html.parser import HTMLParser
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tfbook import attention, explorables
+from tfbook import attention, explorables, positions, relative, rotary
 from tfbook.data import word_vectors
-from tfbook.explorables import _base, _softmax
+from tfbook.explorables import _base, _biases, _heads, _softmax
 from tfbook.masks import causal_mask
 
 CHOICES = [("one", False, "No: `one`."), ("two", True, "Yes: d_k."), ("three", False, "No.")]
+PAIRS = [
+    {
+        "source": ["the", "open", "file"],
+        "target": ["le", "fichier", "ouvert", "."],
+        "weights": [[0.9, 0.05, 0.05], [0.1, 0.2, 0.7], [0, 1, 0], [0.25, 0.25, 0.5]],
+        "reference": "le fichier <ouvert>",
+    },
+    {"source": ["yes"], "target": ["oui", "!"], "weights": [[1.0], [1.0]]},
+]
+TOKENS = "a b c a b c d".split()
+
+
+def patterns(layers=2, heads=3, tokens=7, causal=True):
+    """Random attention weights (L, H, n, n), float64."""
+    generator = torch.Generator().manual_seed(3)
+    scores = 2 * torch.randn(layers, heads, tokens, tokens, generator=generator).double()
+    if causal:
+        scores = scores.masked_fill(~causal_mask(tokens), -math.inf)
+    return scores.softmax(-1)
+
+
+def read(**changes):
+    """A head_viewer of one causal and one other text."""
+    texts = [
+        {"tokens": TOKENS, "weights": patterns(), "title": "letters"},
+        {"tokens": ["x", " ", "\n", "y", "x"], "weights": patterns(tokens=5, causal=False)},
+    ]
+    return explorables.head_viewer(texts, **changes)
+
+
 MAKE = {
+    "alignment_viewer": lambda: explorables.alignment_viewer(PAIRS),
+    "alignment_viewer of a source word": lambda: explorables.alignment_viewer(
+        PAIRS, side="source", word=2
+    ),
+    "head_viewer": read,
+    "head_viewer the other way": lambda: read(text=1, layer=1, head=2, token=0, direction="to"),
+    "encoding_wavelengths": explorables.encoding_wavelengths,
+    "rope_rotation": explorables.rope_rotation,
+    "relative_bias_shapes": explorables.relative_bias_shapes,
+    "relative_bias_shapes with tables": lambda: explorables.relative_bias_shapes(
+        scheme="t5", n_buckets=4, clip=1, t5_table=torch.ones(4, 2), shaw_table=torch.ones(3, 5)
+    ),
     "softmax_temperature": explorables.softmax_temperature,
     "attention_steps": explorables.attention_steps,
     "attention_steps on a sentence": lambda: explorables.attention_steps(
@@ -105,6 +149,8 @@ def test_module_stands_alone(name):
     source = explorables.module_source(name)
     assert not re.search(r"^\s*(import|export (?!default))", source, flags=re.M)
     assert source.count("export default") == 1
+    names = re.findall(r"^(?:async )?(?:const|let|class|function\*?) (\w+)", source, flags=re.M)
+    assert len(names) == len(set(names))  # its own and the shared ones
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", source)
 
 
@@ -218,6 +264,249 @@ def test_lookup_results_equal_the_package(hard):
     assert figure.weights == pytest.approx(look[1][0].tolist(), abs=1e-12)
 
 
+# ---------------------------------------------------------------------- attention weights, packed
+
+
+@given(
+    st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=2, max_size=2).filter(
+        lambda rows: all(sum(row) > 1e-6 for row in rows)
+    )
+)
+def test_packed_weights_come_back(rows):
+    weights = torch.tensor(rows).double()
+    weights = weights / weights.sum(-1, keepdim=True)
+    packed = explorables.pack_weights(weights)
+    assert packed == json.loads(json.dumps(packed))
+    back = torch.tensor(explorables.unpack_weights(packed), dtype=torch.double)
+    assert back.shape == weights.shape
+    torch.testing.assert_close(back.sum(-1), torch.ones(2).double(), rtol=0, atol=1e-12)
+    assert (back - weights).abs().max() < 4e-4  # 1.3e-4 of rounding, the rest of scaling the sum
+    small = (weights > 1e-4) & (weights < 1e-2)
+    assert ((back - weights).abs() <= 0.03 * weights)[small].all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_causal_weights_take_half_the_room(causal):
+    weights = patterns(causal=causal)
+    packed = explorables.pack_weights(weights)
+    assert packed["causal"] is causal and packed["shape"] == [2, 3, 7, 7]
+    assert len(packed["codes"]) == 2 * 2 * 3 * (28 if causal else 49)
+    back = torch.tensor(explorables.unpack_weights(packed), dtype=torch.double)
+    assert (back - weights).abs().max() < 3e-4
+    assert not causal or (back.triu(1) == 0).all()
+
+
+def test_a_single_weight_on_the_next_token_is_kept():
+    weights = torch.eye(5)[[0, 1, 3, 2, 4]].tolist()
+    packed = explorables.pack_weights(weights)
+    assert packed["causal"] is False and explorables.unpack_weights(packed) == weights
+
+
+def test_packed_weights_and_numbers_give_the_same_figure():
+    given = [{**pair, "weights": explorables.pack_weights(pair["weights"])} for pair in PAIRS]
+    found, expected = (explorables.alignment_viewer(pairs) for pairs in (given, PAIRS))
+    assert found._repr_mimebundle_() == expected._repr_mimebundle_()
+
+
+# ---------------------------------------------------------------------- alignments and heads
+
+
+def test_alignment_follows_rows_and_columns():
+    figure = explorables.alignment_viewer(PAIRS, word=3)
+    weights = torch.tensor(PAIRS[0]["weights"]).double()
+    assert figure.weights == pytest.approx(weights[3].tolist(), abs=2e-4)
+    assert figure.total == pytest.approx(1, abs=1e-12) and figure.best == 2
+    assert figure.entropy == pytest.approx(torch.special.entr(weights[3]).sum().item(), abs=1e-3)
+    figure.side, figure.word = "source", 1
+    assert figure.weights == pytest.approx(weights[:, 1].tolist(), abs=2e-4)
+    assert figure.total == pytest.approx(weights[:, 1].sum().item(), abs=5e-4)
+    assert figure.best == 2 and figure.entropy is None
+    figure.chosen = 1  # its source has one word: the last is followed
+    assert figure.weights == [1, 1]
+
+
+def head_facts(weights, tokens):
+    """The same numbers by masks over the whole matrix."""
+    n = len(tokens)
+    i, j = torch.arange(n)[:, None], torch.arange(n)
+    same = torch.tensor([[a == b for b in tokens] for a in tokens])
+    after = torch.zeros(n, n, dtype=torch.bool)
+    after[:, 1:] = same[:, :-1]
+    after &= j < i  # the earlier copy stands before j, and j itself is earlier
+    asked = after.any(1)
+    copied = (weights * after).sum(1)[asked]
+
+    def mean(of):
+        return (weights * of).sum(1)[1:].mean().item()
+
+    return {
+        "self": mean(i == j),
+        "previous": mean(i - 1 == j),
+        "first": mean(j == 0),
+        "after_copy": copied.mean().item() if len(copied) else None,
+        "distance": mean((i - j).abs()),
+        "entropy": torch.special.entr(weights).sum(1)[1:].mean().item(),
+    }
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("tokens", ["abcabcd", "aaaaaaa", "abcdefg", "abababa"])
+def test_head_statistics_equal_masks_over_the_matrix(tokens, causal):
+    weights = patterns(1, 1, causal=causal)[0, 0]
+    found = _heads.head_stats(weights.tolist(), tokens)
+    assert found == pytest.approx(head_facts(weights, tokens), abs=1e-12)
+
+
+def test_pure_heads_have_pure_statistics():
+    n, eye = len(TOKENS), torch.eye(len(TOKENS))
+    previous = torch.cat([eye[:1], eye[:-1]])
+    induction = eye.clone()
+    for i, j in ((3, 1), (4, 2), (5, 3)):  # what followed the last a, b and c
+        induction[i] = eye[j]
+    weights = torch.stack([eye, previous, induction, torch.full((n, n), 1 / n)])[None]
+    figure = explorables.head_viewer([{"tokens": TOKENS, "weights": weights}])
+    assert figure.stats == pytest.approx(
+        {"self": 1, "previous": 0, "first": 0, "after_copy": 0, "distance": 0, "entropy": 0}
+    )
+    figure.head = 1
+    assert figure.stats["previous"] == figure.stats["distance"] == 1
+    figure.head = 2
+    assert figure.stats["after_copy"] == 1
+    figure.head = 3
+    assert figure.stats["entropy"] == pytest.approx(math.log(n))
+    assert figure.stats["first"] == pytest.approx(1 / n)
+
+
+def test_head_viewer_follows_rows_and_columns():
+    weights = patterns(tokens=5, causal=False)[1, 2]
+    figure = read(text=1, layer=1, head=2, token=3)
+    assert figure.weights == pytest.approx(weights[3].tolist(), abs=2e-4)
+    figure.direction = "to"
+    assert figure.weights == pytest.approx(weights[:, 3].tolist(), abs=2e-4)
+    assert figure.stats == pytest.approx(head_facts(weights, "x \nyx"), abs=5e-3)
+
+
+def test_sixty_tokens_of_eight_heads_stay_small():
+    text = {"tokens": list("abcdefghijkl" * 5), "weights": patterns(2, 4, 60, causal=False)}
+    assert len(explorables.head_viewer([text])._html()) < 70_000
+    with pytest.raises(ValueError, match="texts must fit into 150000 characters, got 172800"):
+        explorables.head_viewer([text] * 3)
+
+
+# ---------------------------------------------------------------------- positions
+
+
+@pytest.mark.parametrize(("d", "base", "p"), [(4, 2.0, 1), (32, 10_000.0, 10), (64, 500.0, 127)])
+def test_wavelengths_equal_the_package(d, base, p):
+    figure = explorables.encoding_wavelengths(d_model=d, base=base, position=p, pair=d // 2 - 1)
+    where = torch.tensor([p])
+    expected = positions.sinusoidal_encoding(where, d, base=base)[0]
+    assert figure.encoding == pytest.approx(expected.tolist(), abs=1e-5)
+    waves = positions.sinusoidal_wavelengths(d, base=base)
+    assert figure.wavelength == pytest.approx(waves[-1].item(), rel=1e-6)
+    assert figure.turns == pytest.approx(p / waves[-1].item(), rel=1e-6)
+
+
+def turned(figure):
+    """Query and key of the figure, rotated by the package."""
+    d, i = figure.data["d_head"], figure.pair
+    vectors = torch.zeros(2, 1, d, dtype=torch.double)
+    for row, angle in enumerate((figure.q_angle, figure.k_angle)):
+        vectors[row, 0, 2 * i : 2 * i + 2] = torch.tensor(
+            [math.cos(math.radians(angle)), math.sin(math.radians(angle))]
+        )
+    where = torch.tensor([[figure.m], [figure.n]])
+    return rotary.apply_rotary(vectors, where, base=figure.data["base"])[:, 0]
+
+
+@pytest.mark.parametrize("pair", [0, 1, 3])
+@pytest.mark.parametrize(("m", "n"), [(0, 0), (40, 3), (7, 31)])
+def test_rotation_equals_the_package(pair, m, n):
+    figure = explorables.rope_rotation(
+        d_head=8, base=500.0, pair=pair, m=m, n=n, q_angle=-130, k_angle=75
+    )
+    q, k = turned(figure)
+    assert figure.rotated_q == pytest.approx(q[2 * pair : 2 * pair + 2].tolist(), abs=1e-6)
+    assert figure.rotated_k == pytest.approx(k[2 * pair : 2 * pair + 2].tolist(), abs=1e-6)
+    assert figure.score == pytest.approx((q @ k).item(), abs=1e-6)
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 10), st.integers(0, 7))
+def test_moving_both_positions_keeps_the_score(m, n, by, pair):
+    before = explorables.rope_rotation(m=m, n=n, pair=pair)
+    after = explorables.rope_rotation(m=m + by, n=n + by, pair=pair)
+    assert after.score == pytest.approx(before.score, abs=1e-12)
+    assert explorables.rope_rotation(m=n, n=n, pair=pair).score == pytest.approx(before.unrotated)
+
+
+@pytest.mark.parametrize("heads", range(1, 17))
+def test_slopes_equal_the_package(heads):
+    assert _biases.slopes_of(heads) == pytest.approx(list(relative.alibi_slopes(heads)), abs=1e-15)
+
+
+@given(
+    st.integers(-600, 600),
+    st.booleans(),
+    st.integers(2, 32).map(lambda half: 2 * half),
+    st.integers(2, 512),
+)
+def test_buckets_are_the_largest_that_begin_before_the_distance(delta, both, count, furthest):
+    size = count // 2 if both else count
+    exact = size // 2
+    furthest = max(furthest, exact + 1)
+    far = abs(delta) if both else max(0, -delta)
+    start = size if both and delta > 0 else 0
+    if far < exact:
+        expected = far
+    else:
+        # bucket exact + s begins where far / exact = (furthest / exact)^(s / steps), in integers
+        steps = size - exact
+        begun = [s for s in range(steps) if far**steps * exact**s >= furthest**s * exact**steps]
+        expected = exact + max(begun)
+    assert _biases.bucket_of(delta, both, count, furthest) == start + expected
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize(("count", "furthest"), [(32, 128), (16, 64), (8, 20), (64, 512), (4, 7)])
+def test_buckets_equal_the_package(both, count, furthest):
+    deltas = torch.arange(-600, 601)
+    how = {"bidirectional": both, "n_buckets": count, "max_distance": furthest}
+    expected = relative.t5_bucket(deltas, **how).tolist()
+    assert [_biases.bucket_of(d, both, count, furthest) for d in range(-600, 601)] == expected
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_weights_of_a_bias_alone(both):
+    table = torch.linspace(-2, 1, 8 * 3).sin().reshape(8, 3)
+    figure = explorables.relative_bias_shapes(
+        scheme="t5", bidirectional=both, n_buckets=8, max_distance=20, t5_table=table, head=2,
+        reach=16, distance=-9, clip=5, shaw_table=torch.linspace(-1, 1, 11)[:, None],
+    )  # fmt: skip
+    deltas = torch.arange(-16, 17 if both else 1)
+    how = {"bidirectional": both, "n_buckets": 8, "max_distance": 20}
+    biases = {
+        "none": torch.zeros(len(deltas)),
+        "alibi": -relative.alibi_slopes(8)[2] * deltas.abs(),
+        "t5": table[relative.t5_bucket(deltas, **how), 2],
+        "shaw": torch.linspace(-1, 1, 11)[relative.shaw_clip(deltas, 5)],
+    }
+    for scheme, bias in biases.items():
+        figure.scheme = scheme
+        assert figure.weights == pytest.approx(bias.double().softmax(0).tolist(), abs=1e-7)
+        assert figure.bias == pytest.approx(bias[7].item(), abs=1e-7)
+    assert figure.bucket == -5
+    with pytest.raises(ValueError, match="clip is fixed to 5 by the table"):
+        figure.clip = 6
+
+
+def test_scheme_without_numbers_has_buckets_only():
+    figure = explorables.relative_bias_shapes(scheme="t5")
+    assert figure.bucket == 12 and figure.bias is None and figure.weights is None
+    figure.n_buckets, figure.max_distance = 64, 2  # cannot be: the last bucket begins right after
+    figure.distance = -64
+    assert figure.bucket == 63
+
+
 def test_control_can_be_set_and_the_results_follow():
     figure = explorables.softmax_temperature()
     before = figure.largest
@@ -311,7 +600,74 @@ BAD = [
     (lambda: X.quiz("a", "?", answer=1, tolerance=-1), ValueError, "tolerance must be"),
     (lambda: X.quiz("a", "?", answer=1, feedback={1: "no"}), ValueError, "got 1, which is right"),
     (lambda: X.softmax_temperature().nothing, AttributeError, "has no 'nothing'; it has mode"),
+    (lambda: X.pack_weights("abc"), TypeError, "weights must be rows of numbers or packed"),
+    (lambda: X.pack_weights([[0.5, 0.6]]), ValueError, "row 0 sums to 1.100"),
+    (lambda: X.pack_weights([[1.5, -0.5]]), ValueError, "rows of weights that sum to 1"),
+    (lambda: X.pack_weights([[[1.0]], []]), ValueError, "blocks of one size"),
+    (lambda: X.pack_weights([[0.5, 0.5], [1.0]]), ValueError, "rows of 2 numbers, not so row 1"),
+    (lambda: X.pack_weights([[0.5, "a"]]), TypeError, "must be numbers, got str in row 0"),
+    (lambda: X.pack_weights([[0.5, math.nan]]), ValueError, "row 0 sums to nan"),
+    (lambda: X.unpack_weights({"codes": "AA"}), ValueError, "that pack_weights made"),
+    (lambda: X.unpack_weights(packed(codes="//")), ValueError, "two characters a weight, got 2"),
+    (lambda: X.unpack_weights(packed(codes="A" * 14)), ValueError, "row 0 is empty"),
+    (lambda: X.unpack_weights(packed(codes="é" * 14)), ValueError, "that pack_weights made"),
+    (lambda: X.alignment_viewer([]), ValueError, "pairs must be 1 to 24 dictionaries, got 0"),
+    (lambda: X.alignment_viewer(PAIRS[0]), TypeError, "pairs must be a list of dictionaries"),
+    (lambda: X.alignment_viewer([1]), TypeError, r"pairs\[0\] must be a dictionary, got int"),
+    (lambda: X.alignment_viewer([{"source": ["a"]}]), ValueError, "must have target, weights"),
+    (lambda: align(source="the open file"), TypeError, "source must be a list of strings, got str"),
+    (lambda: align(target=["le", 2, "x", "y"]), TypeError, "list of strings, got int in it"),
+    (lambda: align(source=["a"] * 41), ValueError, "source must have 1 to 40 tokens, got 41"),
+    (lambda: align(source=["a", "b"]), ValueError, r"\(4, 2\), got \(4, 3\)"),
+    (lambda: align(weights=torch.ones(4, 3)), ValueError, r"pairs\[0\] weights must have rows"),
+    (lambda: align(weights=patterns()), ValueError, "must have 2 dimensions, got shape"),
+    (lambda: align(reference=3), TypeError, "reference must be a string, got int"),
+    (lambda: X.alignment_viewer(PAIRS, chosen=2), ValueError, "chosen must be between 0 and 1"),
+    (lambda: X.alignment_viewer(PAIRS, word=4), ValueError, "word must be between 0 and 3, got 4"),
+    (lambda: X.alignment_viewer(PAIRS, side="both"), ValueError, "side must be one of source, tar"),
+    (lambda: X.head_viewer({}), TypeError, "texts must be a list of dictionaries, got dict"),
+    (lambda: X.head_viewer([]), ValueError, "texts must be 1 to 8 dictionaries, got 0"),
+    (lambda: X.head_viewer(["a"]), TypeError, r"texts\[0\] must be a dictionary, got str"),
+    (lambda: X.head_viewer([{"tokens": TOKENS}]), ValueError, r"texts\[0\] must have weights"),
+    (lambda: heads(tokens=TOKENS[:-1]), ValueError, "6, 6.* for 6 tokens, got .2, 3, 7, 7"),
+    (lambda: heads(tokens=["a"]), ValueError, "tokens must have 2 to 64 tokens, got 1"),
+    (lambda: heads(weights=patterns()[0]), ValueError, "weights must have 4 dimensions"),
+    (lambda: heads(title=" "), ValueError, "title must be a text"),
+    (lambda: heads(weights=patterns(13, 12)), ValueError, "at most 144 heads, got 156"),
+    (lambda: heads(more=patterns(1, 3)), ValueError, "2 layers and 3 heads like those of texts"),
+    (lambda: read(layer=2), ValueError, "layer must be between 0 and 1, got 2"),
+    (lambda: read(token=7), ValueError, "token must be between 0 and 6, got 7"),
+    (lambda: read(direction="up"), ValueError, "direction must be one of from, to"),
+    (lambda: X.encoding_wavelengths(d_model=5), ValueError, "d_model must be even, got 5"),
+    (lambda: X.encoding_wavelengths(position=128), ValueError, "position must be between 0 and"),
+    (lambda: X.encoding_wavelengths(pair=16), ValueError, "pair must be between 0 and 15, got 16"),
+    (lambda: X.encoding_wavelengths(base=1), ValueError, "base must be between 2 and 1e"),
+    (lambda: X.rope_rotation(d_head=7), ValueError, "d_head must be even, got 7"),
+    (lambda: X.rope_rotation(m=41), ValueError, "m must be between 0 and 40, got 41"),
+    (lambda: X.rope_rotation(n=1.0), TypeError, "n must be a whole number, got float"),
+    (lambda: X.rope_rotation(q_angle=200), ValueError, "q_angle must be between -180 and 180"),
+    (lambda: X.relative_bias_shapes(scheme="rope"), ValueError, "scheme must be one of none, alib"),
+    (lambda: X.relative_bias_shapes(n_buckets=7), ValueError, "n_buckets must be even, got 7"),
+    (lambda: X.relative_bias_shapes(max_distance=16), ValueError, "must exceed the 16 distances"),
+    (lambda: X.relative_bias_shapes(distance=1), ValueError, "at most 0 unless bidirectional"),
+    (lambda: X.relative_bias_shapes(distance=-65), ValueError, "distance must be between -64 and"),
+    (lambda: X.relative_bias_shapes(t5_table=[[0.0]]), ValueError, "t5_table must have 32 rows"),
+    (lambda: X.relative_bias_shapes(shaw_table=[[0]]), ValueError, "shaw_table must have 33 rows"),
 ]
+
+
+def packed(**changes):
+    return {"shape": [1, 7], "causal": False, "codes": "//" * 7} | changes
+
+
+def align(**changes):
+    return explorables.alignment_viewer([PAIRS[0] | changes])
+
+
+def heads(more=None, **changes):
+    text = {"tokens": TOKENS, "weights": patterns()}
+    others = [] if more is None else [text | {"weights": more}]
+    return explorables.head_viewer([text | changes, *others])
 
 
 @pytest.mark.untyped
@@ -346,6 +702,8 @@ def test_nbval_accepts_the_normalised_outputs_of_a_live_kernel(tmp_path):
         "explorables.softmax_temperature()",
         "explorables.attention_steps()",
         "explorables.soft_lookup_plane()",
+        f"explorables.alignment_viewer({PAIRS})",
+        "explorables.relative_bias_shapes()",
         "explorables.quiz('c', 'How many?', answer=3)",
     ]
     cells = [nbformat.v4.new_code_cell(source) for source in sources]

@@ -225,6 +225,14 @@ def test_points_are_drawn_beside_the_curve_and_named(shown):
     assert with_points > without + 40
 
 
+def test_a_mark_is_a_line_from_bottom_to_top_with_its_name(shown):
+    call = {"title": "T", "alt": ALT, "xlabel": "x", "ylabel": "y", "ylim": (0, 1)}
+    plotting.lines([0, 1], {"law": [0, 1]}, **call)
+    plotting.lines([0, 1], {"law": [0, 1]}, marks={"seen up to here": 0.5}, **call)
+    without, with_mark = (near(pixels(output), _look.SOFT_INK) for output in shown)
+    assert with_mark > without + 400
+
+
 @pytest.mark.untyped
 def test_points_of_unequal_length_are_refused(shown):
     with pytest.raises(ValueError, match="as many x as y"):

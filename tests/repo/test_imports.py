@@ -10,7 +10,8 @@ from repofiles import ROOT, named, short
 # One total order, read left to right and downward: a module imports only what stands before it.
 LEVELS = (
     "validate costs tokenizers data metrics plotting claims explorables",
-    "masks scores tiled variants attention rotary relative positions efficient linear ssm",
+    "masks states scores tiled variants attention headweights rotary relative positions efficient "
+    "linear ssm",
     "multihead latent layers moe graphs recurrent seq2seq",
     "models vision multimodal",
     "pretrained generation training interpret theory precision memory quantize parallel finetune "

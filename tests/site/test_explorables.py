@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from book.tools.assets import wrap_modules
-from tfbook import attention, explorables, masks
+from tfbook import attention, explorables, masks, positions, relative, rotary
 from tfbook.data import word_vectors
 from tfbook.explorables import _softmax
 
@@ -29,6 +29,32 @@ CHOICES = [
     ("The second.", True, "Yes, because of d_k."),
     ("The third.", False, "Not the third."),
 ]
+
+
+def some_weights(*shape, causal=False):
+    """Random attention weights, float64."""
+    generator = torch.Generator().manual_seed(len(shape))
+    scores = 2 * torch.randn(*shape, generator=generator).double()
+    if causal:
+        scores = scores.masked_fill(~masks.causal_mask(shape[-1]), -math.inf)
+    return scores.softmax(-1)
+
+
+SOURCE = "the selected file could not be opened <eos>".split()
+TARGET = "le fichier <b>sélectionné</b> n' a pas pu être ouvert . <eos>".split()
+LONG = [f"word{i}" for i in range(40)]
+PAIRS = [
+    {"source": SOURCE, "target": TARGET, "weights": some_weights(11, 8), "reference": "Le <i>."},
+    {"source": ["yes"], "target": ["oui", "!"], "weights": [[1.0], [1.0]]},
+    {"source": LONG, "target": LONG[:39], "weights": some_weights(39, 40)},
+]
+LETTERS = list("to be, or not to be,\nall see the <question>")
+TEXTS = [
+    {"tokens": LETTERS, "weights": some_weights(2, 4, 43, 43, causal=True), "title": "letters"},
+    {"tokens": SOURCE, "weights": some_weights(2, 4, 8, 8), "title": "<words>"},
+]
+BIAS_TABLE = (torch.arange(32 * 4).double().reshape(32, 4) / 10).sin() - 1
+SHAW_TABLE = torch.linspace(-1, 1, 11).double()[:, None]
 FIGURES = {
     "softmax": lambda: [explorables.softmax_temperature()],
     "steps": lambda: [explorables.attention_steps()],
@@ -40,6 +66,11 @@ FIGURES = {
             feedback={8: "That is its inverse."}, explanation="One in eight.",
         ),
     ],
+    "alignment": lambda: [explorables.alignment_viewer(PAIRS)],
+    "heads": lambda: [explorables.head_viewer(TEXTS)],
+    "waves": lambda: [explorables.encoding_wavelengths()],
+    "rope": lambda: [explorables.rope_rotation()],
+    "bias": lambda: [explorables.relative_bias_shapes()],
     "many": lambda: [make() for make in MAKERS for _ in range(2)],
 }  # fmt: skip
 MAKERS = (
@@ -47,9 +78,22 @@ MAKERS = (
     explorables.attention_steps,
     explorables.soft_lookup_plane,
     lambda: explorables.quiz("pick-one", "Which?", choices=CHOICES),
+    lambda: explorables.alignment_viewer(PAIRS),
+    lambda: explorables.head_viewer(TEXTS),
+    explorables.encoding_wavelengths,
+    explorables.rope_rotation,
+    explorables.relative_bias_shapes,
 )
 LARGE = [[0, 0, 0, 9e5], [1e6, 0, 0, 0], [0, 0, 0, 0], [-1e6, 0, 0, 0], [0, 1e6, 0, 0], [0] * 4]
-EXTRA = {"large": lambda: [explorables.attention_steps(keys=LARGE, query=[2, -2, 0, 2])]}
+EXTRA = {
+    "large": lambda: [explorables.attention_steps(keys=LARGE, query=[2, -2, 0, 2])],
+    "tables": lambda: [
+        explorables.relative_bias_shapes(
+            scheme="t5", bidirectional=True, reach=100, clip=5, t5_table=BIAS_TABLE,
+            shaw_table=SHAW_TABLE,
+        )
+    ],
+}  # fmt: skip
 WORDS, VECTORS = word_vectors()
 DEFAULT_SOFTMAX = {"d_k": 64, "scaled": False, "temperature": 1}
 PLAIN = str.maketrans("−⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "--0123456789")
@@ -546,6 +590,469 @@ def test_ground_is_coloured_by_the_answer(visit):
     assert double(shares)[clear].tolist() == pytest.approx(expected[clear].tolist(), abs=0.06)
 
 
+# ---------------------------------------------------------------------- alignment_viewer
+
+
+def check_alignment(page, pair, *, side, word):
+    weights = double(explorables.unpack_weights(explorables.pack_weights(PAIRS[pair]["weights"])))
+    followed = weights[word] if side == "target" else weights[:, word]
+    near = functools.partial(pytest.approx, abs=TOLERANCE)
+    assert values(page, "weight", len(followed)) == near(followed.tolist())
+    assert value(page, "largest") == near(followed.max().item())
+    assert value(page, "total") == near(followed.sum().item())
+    if side == "target":
+        assert value(page, "entropy") == near(torch.special.entr(followed).sum().item())
+        shows(page, "entropy", 3)
+    else:
+        assert page.locator('[data-name="entropy"]').is_hidden()
+    other = "source" if side == "target" else "target"
+    assert control(page, side, word).is_checked() or control(page, side).count() == 0
+    assert page.locator(f'input[data-control="{other}"]:checked').count() == 0
+    shows(page, "largest", 3)
+    shows(page, "total", 2)
+
+
+def test_alignment_shows_the_packages_numbers(visit, origin):
+    page = visit("alignment", origin)
+    check_alignment(page, 0, side="target", word=0)
+    weights = PAIRS[0]["weights"]
+    cells = [[value(page, f"weights[{t}][{s}]") for s in range(8)] for t in range(11)]
+    assert (double(cells) - weights).abs().max() < 4e-4
+    assert page.locator("main b, main i").count() == 0  # what looks like markup is text
+
+
+def test_alignment_follows_the_keyboard(visit):
+    page = visit("alignment")
+    for _ in range(3):
+        page.locator('[data-control="target"]:checked').press("ArrowRight")
+    check_alignment(page, 0, side="target", word=3)
+    control(page, "source", 0).press("Space")
+    check_alignment(page, 0, side="source", word=0)
+    page.locator('[data-control="source"]:checked').press("ArrowLeft")
+    check_alignment(page, 0, side="source", word=7)
+    control(page, "chosen").press("ArrowDown")
+    check_alignment(page, 1, side="source", word=0)
+    said = page.get_by_role("status").filter(has_text="“yes”, source word 1 of 1, got 2.00 of all")
+    said.wait_for()
+
+
+def test_alignment_follows_a_finger(visit):
+    page = visit("alignment", width=390, touch=True)
+    control(page, "target", 9).tap()
+    check_alignment(page, 0, side="target", word=9)
+    control(page, "source", 4).tap()
+    check_alignment(page, 0, side="source", word=4)
+    page.locator(".tfx-map tbody tr").nth(2).locator("td").nth(1).tap()
+    check_alignment(page, 0, side="target", word=2)
+
+
+def test_alignment_shows_a_word_under_the_mouse_while_it_is_there(visit):
+    page = visit("alignment")
+    chip = page.locator("label", has=control(page, "source", 5))
+    chip.hover()
+    weights = PAIRS[0]["weights"]
+    assert value(page, "total") == pytest.approx(weights[:, 5].sum().item(), abs=2e-3)
+    page.locator(".tfx-title").hover()
+    check_alignment(page, 0, side="target", word=0)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_threads_join_the_words_and_grow_with_the_weight(visit, width):
+    page = visit("alignment", width=width)
+    control(page, "target", 4).check()
+    weights = PAIRS[0]["weights"][4]
+    found = page.evaluate(
+        """() => {
+            const box = document.querySelector('.tfx-weave').getBoundingClientRect();
+            const middle = (name, i) => {
+                const chip = document.querySelector(`[data-control="${name}"][value="${i}"]`);
+                const face = chip.nextSibling.getBoundingClientRect();
+                return face.left + face.width / 2 - box.left;
+            };
+            const lines = [...document.querySelectorAll('.tfx-strand.tfx-on')].map(
+                l => ['x1', 'x2', 'stroke-width'].map(k => Number(l.getAttribute(k))));
+            return [lines, [...Array(8).keys()].map(i => middle('source', i)), middle('target', 4)];
+        }"""
+    )
+    lines, sources, target = found
+    shown = [s for s in range(8) if weights[s] >= 0.01]
+    expected = [[sources[s], target, 0.75 + 7 * weights[s].item()] for s in shown]
+    assert double(lines) == pytest.approx(double(expected), abs=0.02)
+
+
+# ---------------------------------------------------------------------- head_viewer
+
+
+def check_heads(page, *, text=0, layer=0, head=0, token, direction="from"):
+    tokens = TEXTS[text]["tokens"]
+    packed = explorables.pack_weights(TEXTS[text]["weights"])
+    weights = double(explorables.unpack_weights(packed))[layer, head]
+    n = len(tokens)
+    followed = weights[token] if direction == "from" else weights[:, token]
+    near = functools.partial(pytest.approx, abs=TOLERANCE)
+    assert values(page, "weight", n) == near(followed.tolist())
+    i, j = torch.arange(n)[:, None], torch.arange(n)
+    same = torch.tensor([[a == b for b in tokens] for a in tokens])
+    after = torch.zeros(n, n, dtype=torch.bool)
+    after[:, 1:] = same[:, :-1]
+    after &= j < i
+    asked = after.any(1)
+
+    def mean(of):
+        return near((weights * of).sum(1)[1:].mean().item())
+
+    assert value(page, "self") == mean(i == j)
+    assert value(page, "previous") == mean(i - 1 == j)
+    assert value(page, "first") == mean(j == 0)
+    assert value(page, "distance") == mean((i - j).abs())
+    entropy = torch.special.entr(weights).sum(1)[1:].mean().item()
+    assert value(page, "entropy") == near(entropy)
+    copied = page.locator('[data-name="after_copy"]')
+    if asked.any():
+        assert value(page, "after_copy") == near((weights * after).sum(1)[asked].mean().item())
+    else:
+        assert copied.get_attribute("data-value") is None and copied.inner_text() == "–"
+    shows(page, "distance", 2)
+    shows(page, "self", 3)
+
+
+def test_heads_show_the_packages_numbers(visit, origin):
+    page = visit("heads", origin)
+    check_heads(page, token=42)
+    assert page.locator("main question").count() == 0
+
+
+def test_heads_follow_the_keyboard(visit):
+    page = visit("heads")
+    for _ in range(5):
+        page.locator('[data-control="head"]:checked').press("ArrowRight")
+    check_heads(page, layer=1, head=1, token=42)
+    control(page, "direction", "to").press("Space")
+    page.locator('[data-control="token"]:checked').press("ArrowRight")  # around to the first
+    check_heads(page, layer=1, head=1, token=0, direction="to")
+    control(page, "text").press("ArrowDown")
+    check_heads(page, text=1, layer=1, head=1, token=0, direction="to")
+    control(page, "direction", "from").check()
+    control(page, "token", 5).check()
+    check_heads(page, text=1, layer=1, head=1, token=5)
+    said = page.get_by_role("status").filter(has_text="Head 1.1: “be” at 5 looks at")
+    said.wait_for()
+
+
+def test_heads_follow_a_finger(visit):
+    page = visit("heads", width=390, touch=True)
+    control(page, "head", "0.3").tap()
+    control(page, "token", 20).tap()
+    check_heads(page, head=3, token=20)
+    page.locator(".tfx-large").scroll_into_view_if_needed()
+    box = page.locator(".tfx-large").bounding_box()
+    page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] * 7.5 / 43)
+    check_heads(page, head=3, token=7)
+
+
+def test_large_map_shows_the_token_under_the_mouse(visit):
+    page = visit("heads")
+    page.locator(".tfx-large").scroll_into_view_if_needed()
+    box = page.locator(".tfx-large").bounding_box()
+    page.mouse.move(box["x"] + 10, box["y"] + box["height"] * 30.5 / 43)
+    check_heads(page, token=30)
+    assert page.locator(".tfx-frame").get_attribute("y") == "30"
+    page.mouse.move(0, 0)
+    check_heads(page, token=42)
+
+
+def test_maps_are_shaded_by_the_root_of_the_weights(visit):
+    page = visit("heads")
+    paths = page.locator(".tfx-large .tfx-shade").evaluate_all(
+        "nodes => nodes.map(n => [n.getAttribute('d'), n.style.getPropertyValue('--heat')])"
+    )
+    shade = torch.zeros(43, 43).double()
+    for d, heat in paths:
+        for run in d.split("M")[1:]:
+            place, width = run.split("h")[0], run.split("h")[1].split("v")[0]
+            x, y = map(int, place.split())
+            assert (shade[y, x : x + int(width)] == 0).all()
+            shade[y, x : x + int(width)] = float(heat.rstrip("%")) / 100
+    expected = TEXTS[0]["weights"][0, 0].sqrt()
+    assert (shade - expected).abs().max() < 0.051  # ten shades
+
+
+# ---------------------------------------------------------------------- encoding_wavelengths
+
+
+def check_waves(page, *, position=10, pair=3, base=10_000.0):
+    where = torch.tensor([position])
+    encoding = positions.sinusoidal_encoding(where, 32, base=base)[0].tolist()
+    waves = positions.sinusoidal_wavelengths(32, base=base)
+    assert values(page, "encoding", 32) == pytest.approx(encoding, abs=1e-5)
+    assert value(page, "wavelength") == pytest.approx(waves[2 * pair].item(), rel=1e-6)
+    assert value(page, "frequency") == pytest.approx(2 * math.pi / waves[2 * pair].item(), rel=1e-6)
+    assert value(page, "turns") == pytest.approx(position / waves[2 * pair].item(), rel=1e-6)
+    shows(page, "frequency", 4)
+    hands = page.locator(".tfx-hand").evaluate_all(
+        "nodes => nodes.flatMap(n => [n.getAttribute('x2'), -n.getAttribute('y2')].map(Number))"
+    )
+    assert hands == pytest.approx(encoding, abs=1e-5)  # the tip of each hand is its two entries
+    assert control(page, "clock", pair).is_checked()
+    for name, shift in (("sin", 0), ("cos", 1)):
+        line = page.locator(f'[data-name="curve_{name}"]').get_attribute("points").split()
+        points = double([[float(x) for x in point.split(",")] for point in line])[::4]
+        expected = positions.sinusoidal_encoding(128, 32, base=base)[:, 2 * pair + shift]
+        heights = (1 - points[:, 1] / 50) * 1.05
+        assert points[:, 0].tolist() == pytest.approx([100 * i / 127 for i in range(128)])
+        assert heights.tolist() == pytest.approx(expected.tolist(), abs=2e-5)
+
+
+def test_wavelengths_show_the_packages_numbers(visit, origin):
+    check_waves(visit("waves", origin))
+
+
+def test_wavelengths_follow_the_keyboard(visit):
+    page = visit("waves")
+    control(page, "position").press("End")
+    control(page, "pair").press("ArrowLeft")
+    check_waves(page, position=127, pair=2)
+    control(page, "clock", 2).press("ArrowLeft")
+    control(page, "base").press("Home")
+    check_waves(page, position=127, pair=1, base=2.0)
+    control(page, "base").press("End")
+    control(page, "clock", 15).check()
+    check_waves(page, position=127, pair=15, base=1e6)
+
+
+def test_wavelengths_follow_a_finger(visit):
+    page = visit("waves", width=390, touch=True)
+    control(page, "clock", 9).tap()
+    tap_slider(page, "position", 0.999)
+    check_waves(page, position=127, pair=9)
+    said = page.get_by_role("status").filter(has_text="At position 127 pair 9 has made")
+    said.wait_for()
+
+
+# ---------------------------------------------------------------------- rope_rotation
+
+
+def check_rope(page, *, m=6, n=2, q_angle=40, k_angle=100, pair=1):
+    vectors = torch.zeros(2, 1, 16).double()
+    for row, angle in enumerate((q_angle, k_angle)):
+        turn = math.radians(angle)
+        vectors[row, 0, 2 * pair : 2 * pair + 2] = double([math.cos(turn), math.sin(turn)])
+    q, k = rotary.apply_rotary(vectors, torch.tensor([[m], [n]]))[:, 0]
+    assert value(page, "unrotated") == pytest.approx(
+        (vectors[0] @ vectors[1].T).item(), abs=TOLERANCE
+    )
+    assert value(page, "gap") == m - n
+    assert value(page, "score") == pytest.approx((q @ k).item(), abs=TOLERANCE)
+    shows(page, "score", 3)
+    tips = page.locator(".tfx-vector").evaluate_all(
+        """nodes => nodes.flatMap(
+            n => [n.getAttribute('x2') / 160 - 1, 1 - n.getAttribute('y2') / 160])"""
+    )
+    drawn = torch.cat([q[2 * pair : 2 * pair + 2], k[2 * pair : 2 * pair + 2]]) * 0.96 / 1.35
+    assert tips == pytest.approx(drawn.tolist(), abs=1e-6)
+    # The curve: a query that many positions after a key at 0, or the other way round.
+    line = page.locator('[data-name="curve"]').get_attribute("points").split()
+    heights = [(1 - float(point.split(",")[1]) / 50) * 1.08 for point in line][::4]
+    gaps = torch.arange(-40, 41)
+    turned = rotary.apply_rotary(vectors[0].expand(81, 16), gaps.clamp(min=0))
+    others = rotary.apply_rotary(vectors[1].expand(81, 16), (-gaps).clamp(min=0))
+    assert heights == pytest.approx((turned * others).sum(1).tolist(), abs=1e-6)
+
+
+def test_rotation_shows_the_packages_numbers(visit, origin):
+    check_rope(visit("rope", origin))
+
+
+def test_rotation_follows_the_keyboard(visit):
+    page = visit("rope")
+    control(page, "m").press("End")
+    control(page, "n").press("ArrowRight")
+    check_rope(page, m=40, n=3)
+    control(page, "pair").press("Home")
+    control(page, "q_angle").press("ArrowLeft")
+    control(page, "k_angle").press("End")
+    check_rope(page, m=40, n=3, q_angle=35, k_angle=180, pair=0)
+    page.locator(".tfx-handle").nth(0).focus()  # k
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Shift+ArrowRight")
+    check_rope(page, m=40, n=3, q_angle=35, k_angle=-176, pair=0)
+    page.locator(".tfx-handle").nth(1).press("ArrowLeft")
+    check_rope(page, m=40, n=3, q_angle=40, k_angle=-176, pair=0)
+
+
+def test_moving_both_keeps_the_score(visit):
+    page = visit("rope")
+    before = value(page, "score")
+    for key, m, n in (("Home", 4, 0), ("ArrowRight", 5, 1), ("End", 40, 36)):
+        control(page, "both").press(key)
+        check_rope(page, m=m, n=n)
+        assert value(page, "score") == pytest.approx(before, abs=1e-12)
+    control(page, "n").press("End")
+    control(page, "m").press("Home")
+    control(page, "both").press("ArrowRight")  # the gap leaves no room
+    check_rope(page, m=0, n=40)
+
+
+def test_vector_is_dragged(visit):
+    page = visit("rope")
+    handle = page.locator(".tfx-handle").nth(1)
+    box = page.locator(".tfx-plane").bounding_box()
+    start = handle.bounding_box()
+    page.mouse.move(start["x"] + 26, start["y"] + 26)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2 + 30, box["y"] + box["height"] / 2)
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2 + 80)
+    page.mouse.up()
+    # The tip went to -90 degrees, so the direction before rotation is that less six turns.
+    angle = round(-90 - 6 * math.degrees(10_000 ** (-2 / 16))) + 360
+    check_rope(page, q_angle=angle)
+    assert handle.get_attribute("aria-valuetext") == f"{angle} degrees, rotated to −90"
+
+
+def test_vector_is_dragged_by_a_finger(visit):
+    page = visit("rope", width=390, touch=True)
+    control(page, "n").press("Home")
+    page.locator(".tfx-plane").scroll_into_view_if_needed()
+    handle, box = page.locator(".tfx-handle").nth(0), page.locator(".tfx-plane").bounding_box()
+    start = handle.bounding_box()
+    touch = page.context.new_cdp_session(page)
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    places = [("Start", (start["x"] + 26, start["y"] + 26)), ("Move", (x, y - 60))]
+    for kind, (left, top) in [*places, ("Move", (x - 90, y))]:
+        points = [{"x": left, "y": top}]
+        touch.send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": points})
+    touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    page.locator(".tfx-handle[aria-valuenow='-180']").wait_for()
+    check_rope(page, n=0, k_angle=-180)
+
+
+# ---------------------------------------------------------------------- relative_bias_shapes
+
+
+def check_bias(page, scheme, *, head=0, distance=-12, both=False, reach=64, heads=8, table=None,
+               count=32, furthest=128, clip=16):  # fmt: skip
+    deltas = torch.arange(-reach, reach + 1 if both else 1)
+    how = {"bidirectional": both, "n_buckets": count, "max_distance": furthest}
+    index = {
+        "t5": relative.t5_bucket(deltas, **how),
+        "shaw": relative.shaw_clip(deltas, clip) - clip,
+    }.get(scheme)
+    if scheme == "alibi":
+        slope = relative.alibi_slopes(heads)[head]
+        bias = -slope * deltas.abs().double()
+        assert value(page, "slope") == pytest.approx(slope, rel=1e-9)
+    elif scheme == "none":
+        bias = torch.zeros(len(deltas)).double()
+    else:
+        bias = None if table is None else table[index + (clip if scheme == "shaw" else 0), head]
+    at = distance + reach
+    bucket = page.locator('[data-name="bucket"]')
+    if index is None:
+        assert bucket.is_hidden()
+    else:
+        assert value(page, "bucket") == index[at].item()
+        assert value(page, "runs") == len(index.unique())
+    if bias is None:
+        assert page.locator('[data-name="bias"]').is_hidden()
+        assert page.locator(".tfx-area").is_hidden()
+    else:
+        weights = bias.softmax(0)
+        assert value(page, "bias") == pytest.approx(bias[at].item(), abs=TOLERANCE)
+        assert value(page, "weight") == pytest.approx(weights[at].item(), abs=TOLERANCE)
+        half = next(d for d in range(reach + 1) if weights[deltas.abs() <= d].sum() >= 0.5 - 1e-12)
+        assert value(page, "half") == half
+        outline = page.locator(".tfx-area").get_attribute("d").split("L")[1:-1]
+        heights = [(100 - float(point.split()[1])) / 100 for point in outline]
+        assert heights == pytest.approx((weights / weights.max()).tolist(), abs=TOLERANCE)
+        shows(page, "bias", 3)
+    # The curve is linear in what is shown: bias or index.
+    line = page.locator('[data-name="curve"]').get_attribute("points").split()
+    points = double([[float(x) for x in point.split(",")] for point in line])
+    shown = (index if bias is None else bias).double()
+    if index is not None:
+        points = points[::2]  # a staircase, two points a step
+    elif scheme == "alibi":
+        where = points[:, 0] / 100 * (2 * reach if both else reach) - reach
+        end = where[0].item()
+        assert where.tolist() == pytest.approx([end, 0, -end] if both else [end, 0])
+        shown = -slope * where.abs()
+        assert end == pytest.approx(-reach) or -8.5 < shown[0] < -8  # below e⁻⁸ it ends
+    else:
+        shown = shown[[0, -1]]
+    height = points[:, 1]
+    low, high = shown.argmin(), shown.argmax()
+    if shown[high] > shown[low]:
+        slope = (height[high] - height[low]) / (shown[high] - shown[low])
+        expected = height[low] + slope * (shown - shown[low])
+        assert slope < 0 and height.tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_biases_show_the_packages_numbers(visit, origin):
+    check_bias(visit("bias", origin), "alibi")
+
+
+def test_biases_of_every_scheme(visit):
+    page = visit("bias")
+    control(page, "n_heads").press("End")
+    control(page, "head").press("End")
+    check_bias(page, "alibi", head=15, heads=16)
+    for _ in range(4):
+        control(page, "n_heads").press("ArrowLeft")
+    check_bias(page, "alibi", head=11, heads=12)  # no power of two
+    control(page, "n_heads").press("Home")
+    check_bias(page, "alibi", heads=1)
+    control(page, "scheme", "none").press("Space")
+    check_bias(page, "none")
+    control(page, "scheme", "t5").check()
+    check_bias(page, "t5")
+    control(page, "distance").press("Home")
+    control(page, "max_distance").press("ArrowRight")
+    check_bias(page, "t5", distance=-64, furthest=129)
+    control(page, "n_buckets").press("Home")
+    check_bias(page, "t5", distance=-64, furthest=129, count=4)
+    control(page, "scheme", "shaw").check()
+    check_bias(page, "shaw", distance=-64)
+    control(page, "clip").press("Home")
+    control(page, "bidirectional").press("Space")
+    control(page, "distance").press("End")
+    check_bias(page, "shaw", distance=64, clip=1, both=True)
+    control(page, "scheme", "alibi").check()
+    check_bias(page, "alibi", distance=64, heads=1, both=True)
+    control(page, "bidirectional").press("Space")
+    check_bias(page, "alibi", distance=0, heads=1)
+
+
+def test_last_bucket_cannot_begin_before_the_others_end(visit):
+    page = visit("bias")
+    control(page, "scheme", "t5").check()
+    control(page, "max_distance").press("Home")
+    check_bias(page, "t5", furthest=17)
+    control(page, "n_buckets").press("End")
+    check_bias(page, "t5", furthest=33, count=64)
+
+
+def test_learned_tables_are_shown(visit):
+    page = visit("tables")
+    given = {"both": True, "reach": 100, "table": BIAS_TABLE}
+    check_bias(page, "t5", **given)
+    assert control(page, "n_buckets").is_hidden() and control(page, "bidirectional").is_hidden()
+    control(page, "head").press("End")
+    control(page, "distance").press("End")
+    check_bias(page, "t5", head=3, distance=100, **given)
+    control(page, "scheme", "shaw").check()
+    check_bias(page, "shaw", distance=100, clip=5, **(given | {"table": SHAW_TABLE}))
+    assert control(page, "clip").is_hidden() and control(page, "head").is_hidden()
+
+
+def test_biases_follow_a_finger(visit):
+    page = visit("bias", width=390, touch=True)
+    control(page, "bidirectional").tap()
+    tap_slider(page, "distance", 0.5)
+    check_bias(page, "alibi", distance=0, both=True)
+    tap_slider(page, "head", 0.999)
+    check_bias(page, "alibi", distance=0, both=True, head=7)
+
+
 # ---------------------------------------------------------------------- quiz
 
 
@@ -625,6 +1132,9 @@ def test_no_page_scrolls_sideways(visit, name, width):
     if name == "softmax":
         check_width(page, width)
         control(page, "mode", "scores").check()
+    if name == "alignment":
+        check_width(page, width)
+        control(page, "chosen").select_option("2")
     check_width(page, width)
 
 
@@ -644,7 +1154,8 @@ def test_touch_targets_are_44_pixels_high(visit, name):
         control(page, "mode", "sentence").check()
         control(page, "sentence").fill("the catt slept")
     small = page.evaluate(
-        """() => [...document.querySelectorAll('.tfx :is(input, button, summary, .tfx-handle)')]
+        """() => [...document.querySelectorAll(
+                '.tfx :is(input, button, select, summary, .tfx-handle)')]
             .map(node => ['checkbox', 'radio'].includes(node.type) ? node.closest('label') : node)
             .filter(node => node.checkVisibility() && node.getBoundingClientRect().height < 44)
             .map(node => node.outerHTML.slice(0, 200))"""
@@ -670,6 +1181,16 @@ def test_axe_finds_nothing(visit, figures_at, name, theme):
         states.append(lambda: control(page, "mode", "scores").check())
     if name == "plane":
         states.append(lambda: control(page, "hard").check())
+    if name == "alignment":
+        states.append(lambda: control(page, "source", 2).check())
+        states.append(lambda: control(page, "chosen").select_option("2"))
+    if name == "heads":
+        states.append(lambda: control(page, "direction", "to").check())
+        states.append(lambda: control(page, "head", "1.0").check())
+        states.append(lambda: control(page, "text").select_option("1"))
+    if name == "bias":
+        for scheme in ("t5", "shaw", "none"):
+            states.append(functools.partial(control(page, "scheme", scheme).check))
     if name == "quiz":
         for text in ("8", "1/8"):
             states.append(functools.partial(page.locator(".tfx-field").fill, text))
@@ -719,7 +1240,7 @@ def test_several_on_a_page_do_not_share_state_or_ids(visit):
 
 def test_every_control_is_reached_by_tab_and_has_a_name(visit):
     page = visit("many")
-    nodes = page.locator(".tfx :is(input, button, summary, [tabindex])")
+    nodes = page.locator(".tfx :is(input, button, select, summary, [tabindex])")
     names = nodes.evaluate_all(
         """nodes => nodes.map(n => [n.tabIndex, n.ariaLabel || n.closest('label')?.textContent
             || n.textContent])"""

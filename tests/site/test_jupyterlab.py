@@ -7,7 +7,6 @@ any other machine are refused and recorded.
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import nbformat
 import pytest
 import torch
 
@@ -25,6 +25,19 @@ ROOT = Path(__file__).resolve().parents[2]
 CHAPTER = ROOT / "chapters" / "02_attention.ipynb"
 RUN_SECONDS = 240  # a cold import of torch and a whole chapter on two busy cores
 STEP_MS = 30_000
+PAIR = {"source": ["the", "file"], "target": ["le", "fichier"], "weights": [[0.9, 0.1], [0, 1]]}
+TEXT = {
+    "tokens": ["to", "be", "or"],
+    "weights": [[[[1, 0, 0], [0.5, 0.5, 0], [0, 0.75, 0.25]]] * 2],
+}
+# Figures that this chapter does not show stand in cells of their own below it.
+OTHERS = {
+    "alignment_viewer": f"explorables.alignment_viewer([{PAIR}])",
+    "head_viewer": f"explorables.head_viewer([{TEXT}])",
+    "encoding_wavelengths": "explorables.encoding_wavelengths()",
+    "rope_rotation": "explorables.rope_rotation()",
+    "relative_bias_shapes": "explorables.relative_bias_shapes()",
+}
 SETTINGS = {
     # Every cell stays in the page, so that it can be found without scrolling.
     "@jupyterlab/notebook-extension/tracker": {
@@ -38,10 +51,12 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def lab_folder(tmp_path_factory):
-    """A home for the server, with a copy of the chapter in it and settings for the front end."""
+    """A home for the server, with a longer copy of the chapter and settings for the front end."""
     folder = tmp_path_factory.mktemp("lab")
     (folder / "work").mkdir()
-    shutil.copy(CHAPTER, folder / "work")
+    chapter = nbformat.read(CHAPTER, as_version=4)
+    chapter.cells += [nbformat.v4.new_code_cell(source) for source in OTHERS.values()]
+    nbformat.write(chapter, folder / "work" / CHAPTER.name)
     for name, values in SETTINGS.items():
         path = folder / "settings" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +193,9 @@ class Lab:
 
 
 TITLES = {
-    name: getattr(explorables, name)().data["title"] for name in explorables.NAMES if name != "quiz"
+    name: eval(OTHERS.get(name, f"explorables.{name}()")).data["title"]
+    for name in explorables.NAMES
+    if name != "quiz"
 }
 
 
@@ -279,6 +296,37 @@ def test_plane_moves_and_python_reads_it(notebook):
     notebook.until("soft_lookup_plane", "query", [round(x - 0.05, 2), round(y - 0.25, 2)])
     result = notebook.explorable("soft_lookup_plane", "result")
     assert value(figure, "result") == pytest.approx(result, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("module", "moved", "key", "control", "wanted"),
+    [
+        ("alignment_viewer", '[data-control="source"][value="1"]', "Space", "side", "source"),
+        ("head_viewer", '[data-control="head"][value="0.1"]', "Space", "head", 1),
+        ("encoding_wavelengths", '[data-control="position"]', "End", "position", 127),
+        ("rope_rotation", '[data-control="both"]', "Home", "m", 4),
+        ("relative_bias_shapes", '[data-control="scheme"][value="t5"]', "Space", "scheme", "t5"),
+    ],
+)
+def test_each_other_figure_moves_and_python_reads_it(notebook, module, moved, key, control, wanted):
+    figure = notebook.figure(module)
+    figure.locator(moved).press(key)
+    notebook.until(module, control, wanted)
+    results = notebook.explorable(module, "results()")
+    for name in ("largest", "total", "wavelength", "turns", "score", "unrotated", "bucket"):
+        # What Python computes and what the page shows go by the same name.
+        shown = figure.locator(f'[data-name="{name}"]')
+        if name in results and shown.count():
+            assert value(figure, name) == pytest.approx(results[name], abs=1e-9)
+
+
+def test_python_moves_a_figure_of_two_controls(notebook):
+    found = "[o for o in Out.values() if getattr(o, 'module', '') == 'rope_rotation'][0]"
+    notebook.python(f"[setattr({found}, 'm', 40), setattr({found}, 'n', 36)]")
+    figure = notebook.figure("rope_rotation")
+    figure.locator('[data-control="both"][aria-valuetext="+36"]').wait_for()
+    score = notebook.explorable("rope_rotation", "score")
+    assert value(figure, "score") == pytest.approx(score, abs=1e-9)
 
 
 def test_a_quiz_answers_wrong_and_right(notebook):

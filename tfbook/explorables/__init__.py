@@ -7,19 +7,32 @@ to Python (`figure.temperature`, `figure.weights`), and the static page, which n
 What a cell stores is HTML with the data and a text alternative, the same at every run.
 """
 
+from tfbook.explorables._alignment import alignment_viewer
 from tfbook.explorables._base import NAMES, Explorable, module_source, style_source
+from tfbook.explorables._biases import relative_bias_shapes
+from tfbook.explorables._heads import head_viewer
+from tfbook.explorables._packing import pack_weights, unpack_weights
 from tfbook.explorables._plane import soft_lookup_plane
 from tfbook.explorables._quiz import quiz
+from tfbook.explorables._rope import rope_rotation
 from tfbook.explorables._softmax import softmax_temperature
 from tfbook.explorables._steps import attention_steps
+from tfbook.explorables._wavelengths import encoding_wavelengths
 
 __all__ = [
     "NAMES",
     "Explorable",
+    "alignment_viewer",
     "attention_steps",
+    "encoding_wavelengths",
+    "head_viewer",
     "module_source",
+    "pack_weights",
     "quiz",
+    "relative_bias_shapes",
+    "rope_rotation",
     "soft_lookup_plane",
     "softmax_temperature",
     "style_source",
+    "unpack_weights",
 ]

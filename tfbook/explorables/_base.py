@@ -11,7 +11,17 @@ from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-NAMES = ("attention_steps", "quiz", "soft_lookup_plane", "softmax_temperature")
+NAMES = (
+    "alignment_viewer",
+    "attention_steps",
+    "encoding_wavelengths",
+    "head_viewer",
+    "quiz",
+    "relative_bias_shapes",
+    "rope_rotation",
+    "soft_lookup_plane",
+    "softmax_temperature",
+)
 
 
 @cache

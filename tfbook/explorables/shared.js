@@ -14,7 +14,7 @@ export function h(tag, props, ...children) {
     else node.setAttribute(key, value === true ? "" : value);
   }
   // On what can have the focus: JupyterLab would take arrow keys and letters for its own commands.
-  if (["input", "button", "summary"].includes(tag) || node.hasAttribute("tabindex"))
+  if (["input", "button", "select", "summary"].includes(tag) || node.hasAttribute("tabindex"))
     node.setAttribute("data-lm-suppress-shortcuts", "true");
   node.append(...children.flat().filter((c) => c !== null && c !== undefined));
   return node;
@@ -49,7 +49,11 @@ export function reading(name, digits = 3, props = {}) {
     node.dataset.value = String(x);
     node.textContent = show(x, digits);
   };
-  return { node, set };
+  const clear = () => {
+    delete node.dataset.value;
+    node.textContent = "–";
+  };
+  return { node, set, clear };
 }
 
 /** Row of cells coloured by their numbers; with `digits` the numbers stand in the cells. */
@@ -127,6 +131,100 @@ export function options(model, name, label, choices, { hidden = false, shown = n
     for (const b of buttons) b.input.checked = b.value === now;
   };
   return { node, update };
+}
+
+/** A labelled list to choose from, for choices too long for buttons; `choices` are texts. */
+export function choice(model, name, label, choices) {
+  const input = h("select", {
+    class: "tfx-field tfx-long", "data-control": name,
+    onchange: () => {
+      model.set(name, Number(input.value));
+      model.save_changes();
+    },
+  }, choices.map((text, i) => h("option", { value: i }, text)));
+  const node = h("label", { class: "tfx-control" }, h("span", { class: "tfx-label" }, label), input);
+  return { node, update: () => (input.value = model.get(name)), input };
+}
+
+// Tokens that cannot be seen get a sign, and a name for those who listen.
+const SEEN = { " ": ["␣", "space"], "\n": ["⏎", "line break"], "\t": ["⇥", "tab"], "": ["∅", "nothing"] };
+const unseen = (token) => h("span", { class: "tfx-unseen", "data-sign": SEEN[token][0] }, h("span", { class: "tfx-hidden" }, SEEN[token][1]));
+
+/** A token as a sentence names it. */
+export const called = (token) => (SEEN[token] ? SEEN[token][1] : `“${token}”`);
+
+/** Tokens in a row, of which one is followed; the others are filled by a weight and show it.
+    `pick(i)` is called with the chosen token, `point(i)` with the one under a mouse, or null. */
+export function tokenRow(name, label, pick, point) {
+  const list = h("div", { onpointerleave: () => point(null) });
+  const node = h("form", { class: "tfx-control", onsubmit: (e) => e.preventDefault() },
+    h("fieldset", { class: "tfx-options tfx-tokens" }, h("legend", { class: "tfx-label" }, label), list));
+  let chips = [];
+  const fill = (tokens) => {
+    chips = tokens.map((token, i) => {
+      const input = h("input", { type: "radio", name, value: i, "data-control": name, onchange: () => pick(i) });
+      const weight = h("span", { class: "tfx-number" });
+      const chip = h("label", { class: "tfx-option", onpointerenter: (e) => e.pointerType === "mouse" && point(i) },
+        input, h("span", { class: "tfx-token" }, SEEN[token] ? unseen(token) : h("span", {}, token), weight));
+      return { input, weight, node: chip, face: chip.lastChild };
+    });
+    list.replaceChildren(...chips.map((c) => c.node));
+  };
+  /** `checked` is the chosen token, `followed` the one looked at now; `weights` may be null. */
+  const draw = ({ checked, followed, weights, share = (w) => w }) => chips.forEach((c, i) => {
+    c.input.checked = i === checked;
+    c.face.classList.toggle("tfx-followed", i === followed);
+    c.face.style.setProperty("--heat", weights ? `${(100 * Math.min(1, share(weights[i]))).toFixed(1)}%` : "0%");
+    c.weight.textContent = !weights ? "" : weights[i] < 0.005 ? "·" : show(weights[i], 2).replace(/^0/, "");
+    if (weights) Object.assign(c.weight.dataset, { name: `weight[${i}]`, value: weights[i] });
+    else for (const key of ["name", "value"]) delete c.weight.dataset[key];
+  });
+  return { node, fill, draw, faces: () => chips.map((c) => c.face) };
+}
+
+const DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/** Rows of weights from the two characters each that `pack_weights` in _packing.py wrote. */
+export function unpackWeights({ shape, causal, codes }) {
+  const [n, m] = shape.slice(-2);
+  const rows = [];
+  for (let at = 0; at < codes.length; ) {
+    const kept = causal ? (rows.length % n) + 1 : m;
+    const squares = Array.from({ length: m }, (_, j) =>
+      j < kept ? (DIGITS.indexOf(codes[at + 2 * j]) * 64 + DIGITS.indexOf(codes[at + 2 * j + 1])) ** 2 : 0);
+    const total = squares.reduce((a, b) => a + b, 0);
+    rows.push(squares.map((s) => s / total));
+    at += 2 * kept;
+  }
+  return rows;
+}
+
+/** A large number with its name above and a note below. */
+export function stat(name, label, digits) {
+  const value = reading(name, digits);
+  const note = h("span", { class: "tfx-note" });
+  return { ...value, note, node: h("div", { class: "tfx-stat" }, h("span", {}, prose(label)), value.node, note) };
+}
+
+/** A plot in a box of 100 by 100 that stretches; text stands beside the drawing, so it does not. */
+export function chart(...lines) {
+  const grid = h("g", {});
+  const ticks = h("div", {});
+  const svg = h("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none" }, grid, lines);
+  const node = h("div", { class: "tfx-plot", "aria-hidden": "true" }, svg, ticks);
+  let across = [0, 1], upward = [0, 1];
+  const at = (x) => (100 * (x - across[0])) / (across[1] - across[0]);
+  const up = (y) => (100 * (upward[1] - y)) / (upward[1] - upward[0]);
+  const frame = (xRange, yRange, xs, ys, format = (x) => String(x).replace("-", "−")) => {
+    [across, upward] = [xRange, yRange];
+    grid.replaceChildren(...ys.map((y) => h("line", { class: "tfx-grid", x1: 0, x2: 100, y1: up(y), y2: up(y) })));
+    ticks.replaceChildren(
+      h("div", {}, ys.map((y) => h("span", { class: "tfx-ytick", style: { top: `${up(y)}%` } }, format(y)))),
+      h("div", {}, xs.map((x) => h("span", { class: "tfx-xtick", style: { left: `${at(x)}%` } }, format(x)))));
+  };
+  const points = (line, pairs) => line.setAttribute("points", pairs.map(([x, y]) => `${at(x)},${up(y)}`).join(" "));
+  const place = (mark, x, y) => Object.assign(mark.style, { left: `${at(x)}%`, top: `${up(y)}%` });
+  return { node, svg, at, up, frame, points, place };
 }
 
 /** A line that screen readers hear when it changes, once the reader's hand rests. */

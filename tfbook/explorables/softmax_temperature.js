@@ -1,4 +1,4 @@
-import { dot, follow, h, options, prose, reading, show, slider, softmax, summary, toggle } from "./shared.js";
+import { dot, follow, h, options, prose, reading, show, slider, softmax, stat, summary, toggle } from "./shared.js";
 
 // Keys first, then queries: standard normal numbers from a hash of a counter (mulberry32) and
 // Box-Muller, the same bits as in _softmax.py.
@@ -81,11 +81,6 @@ export default {
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "key"), h("th", { scope: "col" }, "score"),
         h("th", { scope: "col", colspan: 2 }, "weight"))),
       h("tbody", {}, rows.map((r) => r.node)));
-    const stat = (name, label, digits) => {
-      const value = reading(name, digits);
-      const note = h("span", { class: "tfx-note" });
-      return { ...value, note, node: h("div", { class: "tfx-stat" }, h("span", {}, label), value.node, note) };
-    };
     const largest = stat("largest", "largest weight", 3);
     const entropy = stat("entropy", "entropy", 3);
     const norm = stat("jacobian_norm", "Jacobian norm", 4);

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from tfbook.plotting._look import (
     INK,
@@ -34,6 +35,7 @@ def lines(
     bands: Mapping[str, tuple] | None = None,
     levels: Mapping[str, float] | None = None,
     points: Mapping[str, tuple] | None = None,
+    marks: Mapping[str, float] | None = None,
     ylim: tuple[float, float] | None = None,
 ) -> None:
     """Display one curve for each entry of `series` over the common `x`.
@@ -51,6 +53,7 @@ def lines(
         bands: Label → (low, high): a shaded band around the curve of that label.
         levels: Label → y: a thin dotted line across the picture, for a law or a bound.
         points: Label → (x, y): observations, drawn as grey dots without a line.
+        marks: Label → x: a dashed line from bottom to top, for a place where something changes.
         ylim: Smallest and largest y.
 
     Raises:
@@ -86,15 +89,21 @@ def lines(
             ax.plot(px, py, ls="", marker="o", ms=4.5, color=SOFT_INK, label=k, zorder=1)
         for k, level in (levels or {}).items():
             ax.axhline(level, color=SOFT_INK, lw=1.4, ls=(0, (1, 2)), label=k)
+        for k, at in (marks or {}).items():
+            ax.axvline(at, color=SOFT_INK, lw=1.4, ls=(0, (5, 3)), label=k, zorder=1)
+        every_x = np.concatenate(list(xs.values()))
         if xlog:
-            _log_axis(ax, np.concatenate(list(xs.values())))
+            _log_axis(ax, every_x)
+        elif np.array_equal(every_x, np.round(every_x)):
+            # Counts: there is no word two and a half.
+            ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
         if ylog:
             ax.set_yscale("log")
         if ylim is not None:
             ax.set_ylim(*ylim)
         ax.set_xlabel(xlabel)
         ax.set_ylabel(ylabel)
-        if len(ys) + len(levels or {}) + len(points or {}) > 1:
+        if len(ys) + len(levels or {}) + len(points or {}) + len(marks or {}) > 1:
             ax.legend(loc="best")
         write_title(fig, title)
     show(fig, alt=alt, title=title)

@@ -1,0 +1,107 @@
+"""The longer runs: each works from its command, and what it shipped can be read."""
+
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tfbook import experiments
+
+NAMES = experiments.names()
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    return request.param
+
+
+def test_the_shipped_log_names_its_command_and_machine(name):
+    log = experiments.log(name)
+    assert log["command"] == f"python -m tfbook.experiments {name}"
+    assert log["machine"]["torch"].startswith("2.")
+    assert log["machine"]["seconds"] <= 1200
+
+
+def test_the_shipped_result_is_small(name):
+    sizes = [p.stat().st_size for p in experiments.RESULTS.glob(f"{name}.*")]
+    assert sizes and max(sizes) <= 1_600_000
+
+
+def test_shipped_weights_are_finite(name):
+    if not (experiments.RESULTS / f"{name}.safetensors").exists():
+        pytest.skip("this experiment ships a log only")
+    assert all(bool(w.isfinite().all()) for w in experiments.weights(name).values())
+
+
+def test_every_shipped_file_belongs_to_an_experiment():
+    stems = {p.stem for p in experiments.RESULTS.iterdir() if p.suffix in (".json", ".safetensors")}
+    assert stems <= set(NAMES)
+    assert {p.suffix for p in experiments.RESULTS.iterdir()} <= {".json", ".safetensors", ".md"}
+
+
+def test_a_smoke_run_gives_the_same_kind_of_log(name, tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "tfbook.experiments", name, "--smoke", "--folder", str(tmp_path)],
+        check=True,
+        timeout=300,
+    )
+    log = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))
+    shipped = experiments.log(name)
+    assert log.keys() == shipped.keys()
+    assert log["command"].endswith("--smoke")
+    shipped_weights = experiments.RESULTS / f"{name}.safetensors"
+    assert (tmp_path / shipped_weights.name).exists() == shipped_weights.exists()
+
+
+def test_its_module_says_what_it_asks_and_has_a_smoke_run(name):
+    module = importlib.import_module(f"tfbook.experiments.{name}")
+    assert "?" in module.__doc__
+    settings = inspect.signature(module.run).parameters
+    assert module.SMOKE.keys() <= settings.keys()
+    assert all(p.default is not inspect.Parameter.empty for p in settings.values())
+
+
+def test_a_log_and_weights_come_back_as_they_were_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(experiments, "RESULTS", tmp_path)
+    log, weights = {"losses": [2.5, 1.25], "note": "é"}, {"w": torch.arange(6.0).view(2, 3).T}
+    experiments.keep(NAMES[0], log, weights, folder=tmp_path)
+    assert experiments.log(NAMES[0]) == log
+    assert torch.equal(experiments.weights(NAMES[0])["w"], weights["w"])
+
+
+def test_a_result_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    experiments.keep(NAMES[0], {"loss": 1.0}, folder=tmp_path)
+    with pytest.raises(ValueError):
+        experiments.keep(NAMES[0], {"loss": float("nan")}, folder=tmp_path)
+    assert json.loads((tmp_path / f"{NAMES[0]}.json").read_text()) == {"loss": 1.0}
+    assert [p.name for p in tmp_path.iterdir()] == [f"{NAMES[0]}.json"]
+
+
+@pytest.mark.parametrize("call", [experiments.log, experiments.weights])
+def test_an_unknown_experiment_is_refused_by_name(call):
+    with pytest.raises(ValueError, match="name must be one of .*got 'nothing'"):
+        call("nothing")
+
+
+def test_missing_results_are_said_to_be_missing(monkeypatch, tmp_path):
+    monkeypatch.setattr(experiments, "RESULTS", tmp_path)
+    with pytest.raises(ValueError, match="shipped no safetensors file"):
+        experiments.weights(NAMES[0])
+
+
+def test_a_run_that_cannot_be_finished_on_disk_leaves_the_old_one(monkeypatch, tmp_path):
+    weights = {"w": torch.ones(2)}
+    experiments.keep(NAMES[0], {"loss": 1.0}, weights, folder=tmp_path)
+
+    def full_disk(path, content):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(type(tmp_path), "write_bytes", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        experiments.keep(NAMES[0], {"loss": 2.0}, {"w": torch.zeros(2)}, folder=tmp_path)
+    assert json.loads((tmp_path / f"{NAMES[0]}.json").read_text()) == {"loss": 1.0}
+    assert len(list(tmp_path.iterdir())) == 2

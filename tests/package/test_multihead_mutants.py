@@ -1,0 +1,327 @@
+"""The checks of multi-head and latent attention proved by planted bugs, each caught by one."""
+
+import sys
+from typing import NamedTuple
+
+import fresh
+import pytest
+from multihead_properties import CHECKS, LATENT, PARITY, Kit
+from torch.autograd.gradcheck import GradcheckError
+
+ALL = CHECKS | LATENT
+
+
+class Mutant(NamedTuple):
+    """One planted bug: the text it replaces in a module, and the check that must catch it."""
+
+    bug: str
+    module: str
+    old: str
+    new: str
+    caught_by: str
+
+
+MUTANTS = [
+    Mutant(
+        "heads interleaved instead of stacked",
+        "multihead",
+        "x.unflatten(-1, (n_heads, x.shape[-1] // n_heads)).transpose(-2, -3)",
+        "x.unflatten(-1, (x.shape[-1] // n_heads, n_heads)).movedim(-1, -3)",
+        "test_splitting_cuts_features_and_merging_undoes_it",
+    ),
+    Mutant(
+        "heads not brought back behind the rows",
+        "multihead",
+        "return x.transpose(-2, -3).flatten(-2)",
+        "return x.reshape(*x.shape[:-3], x.shape[-2], -1)",
+        "test_later_rows_do_not_change_earlier_outputs",
+    ),
+    Mutant(
+        "one causal mask too many: a single query of cross-attention sees the first key only",
+        "multihead",
+        "causal = self.causal and not alone",
+        "causal = not alone",
+        "test_a_memory_is_a_set_and_is_remembered_once",
+    ),
+    Mutant(
+        "causal forgotten",
+        "multihead",
+        "causal = self.causal and not alone",
+        "causal = False",
+        "test_later_rows_do_not_change_earlier_outputs",
+    ),
+    Mutant(
+        "keys of the groups in the order 0 1 0 1",
+        "multihead",
+        "(x.repeat_interleave(group, dim=1) for x in (k, v))",
+        "(x.repeat(1, group, 1, 1) for x in (k, v))",
+        "test_shared_keys_and_values_equal_repeated_ones",
+    ),
+    Mutant(
+        "heads of a folded group come back in another order",
+        "multihead",
+        "return x.flatten(1, 2).unsqueeze(2)",
+        "return x.transpose(1, 2).flatten(1, 2).unsqueeze(2)",
+        "test_any_way_to_cut_a_sequence_gives_the_whole",
+    ),
+    Mutant(
+        "masks of the heads not folded with their queries",
+        "multihead",
+        "q, mask, bias = (_fold(x, self.n_kv_heads) for x in (q, mask, bias))",
+        "q, bias = (_fold(x, self.n_kv_heads) for x in (q, bias))\n"
+        "            mask = mask if mask is None else mask[:, :1]",
+        "test_each_head_can_have_its_own_mask",
+    ),
+    Mutant(
+        "positions start again with every piece",
+        "multihead",
+        "torch.arange(seen - past, seen + n, device=x.device)",
+        "torch.arange(past + n, device=x.device).where(torch.arange(past + n) < past, "
+        "torch.arange(past + n) - past)",
+        "test_any_way_to_cut_a_sequence_gives_the_whole",
+    ),
+    Mutant(
+        "positions counted from the first key held",
+        "multihead",
+        "torch.arange(seen - past, seen + n, device=x.device)",
+        "torch.arange(past + n, device=x.device)",
+        "test_dropping_old_keys_from_a_state_equals_masking_them",
+    ),
+    Mutant(
+        "only the queries are rotated",
+        "multihead",
+        "self.position.rotate(q, own), self.position.rotate(k, own)",
+        "self.position.rotate(q, own), k",
+        "test_padding_in_front_is_remembered_by_the_state",
+    ),
+    Mutant(
+        "new keys in front of the old ones",
+        "states",
+        "torch.cat([self.k, k], dim=-2)",
+        "torch.cat([k, self.k], dim=-2)",
+        "test_any_way_to_cut_a_sequence_gives_the_whole",
+    ),
+    Mutant(
+        "the state counts one position too few",
+        "states",
+        "self.seen + k.shape[-2] - self.length)",
+        "self.seen + k.shape[-2] - self.length - 1)",
+        "test_any_way_to_cut_a_sequence_gives_the_whole",
+    ),
+    Mutant(
+        "the state is changed in place",
+        "states",
+        "        return KVState(k, v, joined, self.seen + k.shape[-2] - self.length)\n",
+        "        seen = self.seen + k.shape[-2] - self.length\n"
+        "        for name, value in (('k', k), ('v', v), ('mask', joined), ('seen', seen)):\n"
+        "            object.__setattr__(self, name, value)\n"
+        "        return self\n",
+        "test_an_old_state_stays_valid_and_can_be_continued_twice",
+    ),
+    Mutant(
+        "the keys in the state have no gradient",
+        "states",
+        "torch.cat([self.k, k], dim=-2)",
+        "torch.cat([self.k.detach(), k], dim=-2)",
+        "test_gradients_go_through_the_state",
+    ),
+    Mutant(
+        "padding of earlier pieces forgotten",
+        "states",
+        "for side, size in sides",
+        "for side, size in ((None, length), sides[1])",
+        "test_padding_in_front_is_remembered_by_the_state",
+    ),
+    Mutant(
+        "what is not said to be visible is hidden",
+        "states",
+        "rows.new_ones((rows.shape[0]",
+        "rows.new_zeros((rows.shape[0]",
+        "test_padding_in_front_is_remembered_by_the_state",
+    ),
+    Mutant(
+        "a mask of the new keys hides the old ones",
+        "states",
+        "(past, 0), value=True",
+        "(past, 0), value=False",
+        "test_a_mask_of_all_keys_and_one_of_the_new_keys_say_the_same",
+    ),
+    Mutant(
+        "a mask of three dimensions taken for one of heads",
+        "states",
+        "mask = mask.unsqueeze(1)",
+        "mask = mask.unsqueeze(0).expand(batch, -1, -1, -1).repeat(1, n_heads, 1, 1)[:, :n_heads]",
+        "test_three_dimensions_of_a_mask_are_batch_queries_keys",
+    ),
+    Mutant(
+        "the mask of the memory forgotten",
+        "multihead",
+        "mask = combine_masks(state.mask, mask)",
+        "mask = mask if self.is_cross else combine_masks(state.mask, mask)",
+        "test_padding_of_a_memory_does_not_change_the_result",
+    ),
+    Mutant(
+        "sequences picked out of a state without their mask",
+        "states",
+        "mask = None if self.mask is None else self.mask[rows]",
+        "mask = self.mask[:1].expand(len(rows), -1, -1, -1)",
+        "test_sequences_can_be_picked_out_of_a_state",
+    ),
+    Mutant(
+        "a scale of 1 forgotten for a position that is not scaled",
+        "multihead",
+        "            scale = 1.0\n",
+        "            scale = None\n",
+        "test_an_unscaled_position_leaves_the_scores_as_they_are",
+    ),
+    Mutant(
+        "the scale multiplied with the usual one",
+        "multihead",
+        "scale = self.scale\n",
+        "scale = self.scale and self.scale * self.d_head**-0.5\n",
+        "test_a_scale_multiplies_the_scores",
+    ),
+    Mutant(
+        "values made from the rows of the keys",
+        "multihead",
+        "self.v_proj(for_values)",
+        "self.v_proj(for_values if for_values.shape != for_keys.shape else for_keys.flip(1))",
+        "test_without_positions_and_causal_order_is_lost",
+    ),
+    Mutant(
+        "terms of the heads taken from the wrong blocks of the output projection",
+        "multihead",
+        "split_heads(self.out_proj.weight, self.n_heads).mT",
+        "split_heads(self.out_proj.weight, self.n_heads).flip(0).mT",
+        "test_the_heads_sum_to_the_output",
+    ),
+    Mutant(
+        "head mask applied to the rows",
+        "multihead",
+        "head_mask.to(z.dtype)[:, None, None]",
+        "head_mask.to(z.dtype).mean()",
+        "test_masked_heads_get_no_gradient",
+    ),
+    Mutant(
+        "pruning takes the first heads",
+        "headweights",
+        "kept[name] = pick_rows(value.T, n_heads, keep).T",
+        "kept[name] = pick_rows(value.T, n_heads, range(len(keep))).T",
+        "test_pruning_equals_masking_heads",
+    ),
+    Mutant(
+        "pruning keeps the key-value heads of the same numbers",
+        "headweights",
+        "used = [head * n_kv_heads // n_heads for head in keep]",
+        "used = [head % n_kv_heads for head in keep]",
+        "test_pruning_equals_masking_heads",
+    ),
+    Mutant(
+        "pruning makes one key-value head for each query head",
+        "headweights",
+        "return used[:: math.gcd(*(used.count(head) for head in used))]",
+        "return used",
+        "test_pruning_drops_what_nobody_uses",
+    ),
+    Mutant(
+        "pruning shares its weights with the original",
+        "headweights",
+        "value.detach().clone() for name",
+        "value.detach() for name",
+        "test_pruning_leaves_the_original_alone",
+    ),
+    Mutant(
+        "a position of all heads asked for the wrong ones after pruning",
+        "headweights",
+        "bias[..., self.keep, :, :]",
+        "bias[..., : len(self.keep), :, :]",
+        "test_pruning_equals_masking_heads",
+    ),
+    Mutant(
+        "the tap z stands behind nothing",
+        "multihead",
+        "return (found if asked else self.z(found)), state",
+        "return found, state",
+        "test_a_hook_on_a_tap_replaces_what_passes",
+    ),
+    Mutant(
+        "the weights are those without the mask of the state",
+        "multihead",
+        "        mask = combine_masks(state.mask, mask)\n        found",
+        "        mask = combine_masks(state.mask, mask) if not asked else None\n        found",
+        "test_each_head_can_have_its_own_mask",
+    ),
+    Mutant(
+        "the queries are moved to the latents by the wrong heads",
+        "latent",
+        "torch.cat([q @ w_k, q_rope], dim=-1)",
+        "torch.cat([q @ w_k.flip(0), q_rope], dim=-1)",
+        "test_both_forms_give_the_same",
+    ),
+    Mutant(
+        "the absorbed form scales by its own width",
+        "latent",
+        "found = attend(q, k, state.latent.unsqueeze(1), **options)",
+        "found = attend(q, k, state.latent.unsqueeze(1), **(options | {'scale': None}))",
+        "test_both_forms_give_the_same",
+    ),
+    Mutant(
+        "the latents' positions start again with every piece",
+        "latent",
+        "torch.arange(seen, seen + n, device=x.device)",
+        "torch.arange(n, device=x.device)",
+        "test_latents_can_be_cut_anywhere",
+    ),
+    Mutant(
+        "the latent is kept before its norm",
+        "latent",
+        "latent = self.kv_norm(self.kv_down(x))",
+        "latent = self.kv_down(x) if n > 1 else self.kv_norm(self.kv_down(x))",
+        "test_latents_can_be_cut_anywhere",
+    ),
+    Mutant(
+        "keys rotated after they are kept",
+        "latent",
+        "k_rope = self.position.rotate(self.k_rope_proj(x), own)",
+        "k_rope = self.k_rope_proj(x)",
+        "test_latent_padding_in_front_is_remembered",
+    ),
+    Mutant(
+        "latent attention forgets causal",
+        "latent",
+        '"causal": self.causal and n > 1',
+        '"causal": False',
+        "test_latent_attention_is_causal",
+    ),
+    Mutant(
+        "the dearer form is taken",
+        "latent",
+        "return absorbed < naive",
+        "return absorbed > naive",
+        "test_the_form_with_fewer_operations_is_taken",
+    ),
+]
+
+
+def kit_of(package, edits=None):
+    latent = fresh.copies(package, fresh.MULTIHEAD, edits)
+    return Kit(sys.modules[f"{package}.multihead"], latent)
+
+
+@pytest.fixture(scope="module")
+def healthy():
+    return kit_of("healthy_multihead")
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.bug.replace(" ", "_"))
+def test_the_planted_bug_is_caught(mutant, healthy):
+    check = ALL[mutant.caught_by]
+    sick = kit_of("sick_multihead", {mutant.module: [(mutant.old, mutant.new)]})
+    check(healthy)  # what is caught is the bug, not the copy
+    with pytest.raises((AssertionError, GradcheckError)):
+        check(sick)
+
+
+def test_no_bug_needs_a_comparison_with_another_implementation():
+    assert len(MUTANTS) >= 20
+    assert not PARITY & {mutant.caught_by for mutant in MUTANTS}

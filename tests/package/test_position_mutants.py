@@ -1,0 +1,358 @@
+"""The position properties proved: planted bugs, each caught without another implementation."""
+
+from typing import NamedTuple
+
+import fresh
+import pytest
+from position_properties import CHECKS
+
+MODULES = ("validate", "rotary", "relative", "positions")
+
+
+class Mutant(NamedTuple):
+    """One planted bug: the text it replaces in a module, and the check that must catch it."""
+
+    bug: str
+    module: str
+    old: str
+    new: str
+    caught_by: str
+
+
+MUTANTS = [
+    Mutant(
+        "sine and cosine exchanged",
+        "positions",
+        "return torch.stack((sin, cos), dim=-1).flatten(-2)  # (..., d), sine",
+        "return torch.stack((cos, sin), dim=-1).flatten(-2)  # (..., d), sine",
+        "test_the_shift_matrix_moves_every_code",
+    ),
+    Mutant(
+        "all sines first",
+        "positions",
+        "return torch.stack((sin, cos), dim=-1).flatten(-2)  # (..., d), sine",
+        "return torch.cat((sin, cos), dim=-1)  # (..., d), sine",
+        "test_each_number_flips_after_half_its_wavelength",
+    ),
+    Mutant(
+        "exponent without its 2",
+        "rotary",
+        "torch.arange(0, d_head, 2, dtype=torch.float64",
+        "torch.arange(0, d_head // 2, dtype=torch.float64",
+        "test_a_pair_turns_by_its_angle",
+    ),
+    Mutant(
+        "frequencies that grow",
+        "rotary",
+        "return float(base) ** -exponent",
+        "return float(base) ** (exponent - 1)",
+        "test_wavelengths_come_in_pairs_from_short_to_long",
+    ),
+    Mutant(
+        "a wavelength for each number instead of each pair",
+        "positions",
+        "return (2 * math.pi / rotary_frequencies(d_model, base=base)).repeat_interleave(2)",
+        "return 2 * math.pi * base ** (torch.arange(d_model, dtype=torch.float64) / d_model)",
+        "test_each_number_flips_after_half_its_wavelength",
+    ),
+    Mutant(
+        "shift transposed",
+        "positions",
+        "(torch.stack((cos, sin), -1), torch.stack((-sin, cos), -1))",
+        "(torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1))",
+        "test_the_shift_matrix_is_what_the_codes_themselves_say",
+    ),
+    Mutant(
+        "rows and columns of the grid exchanged",
+        "positions",
+        "(row[:, None].expand(-1, cols, -1), col.expand(rows, -1, -1))",
+        "(col.expand(rows, -1, -1), row[:, None].expand(-1, cols, -1))",
+        "test_half_of_a_grid_code_knows_the_row_and_half_the_column",
+    ),
+    Mutant(
+        "cells counted column by column",
+        "positions",
+        "row = sinusoidal_encoding(positions // self.cols,",
+        "row = sinusoidal_encoding(positions // self.rows,",
+        "test_added_codes_are_those_of_the_functions",
+    ),
+    Mutant(
+        "interpolation that forgets the ends",
+        "positions",
+        "place = torch.linspace(0, len(weight) - 1, n_new, ",
+        "place = torch.linspace(0, len(weight) * (1 - 1 / n_new), n_new, ",
+        "test_interpolation_keeps_straight_lines_and_the_ends",
+    ),
+    Mutant(
+        "nearest instead of interpolated",
+        "positions",
+        "return torch.lerp(weight[before], weight[after], share)",
+        "return torch.lerp(weight[before], weight[after], share.round())",
+        "test_interpolation_keeps_straight_lines_and_the_ends",
+    ),
+    Mutant(
+        "grid aligned by its corners",
+        "positions",
+        "mode=mode, align_corners=False",
+        "mode=mode, align_corners=True",
+        "test_a_grid_is_aligned_by_its_edges",
+    ),
+    Mutant(
+        "positions of a piece counted from zero",
+        "positions",
+        "        return torch.arange(n, device=x.device)\n",
+        "        pass\n    positions = torch.arange(n, device=x.device)\n",
+        "test_a_later_piece_gets_the_codes_of_its_place",
+    ),
+    Mutant(
+        "batched codes in the place of heads",
+        "positions",
+        "code.unflatten(0, (len(code), *(1,) * (x.ndim - 3)))",
+        "code",
+        "test_each_sequence_may_count_by_itself",
+    ),
+    Mutant(
+        "halves of the projection exchanged",
+        "positions",
+        "self.proj(torch.cat((x, code), dim=-1))",
+        "self.proj(torch.cat((code, x), dim=-1))",
+        "test_concatenating_is_adding_a_projected_code",
+    ),
+    Mutant(
+        "wrong sign in one layout",
+        "rotary",
+        "torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)",
+        "torch.cat((a * cos + b * sin, a * sin + b * cos), dim=-1)",
+        "test_turns_add_up_and_keep_the_length",
+    ),
+    Mutant(
+        "turned the other way in one layout",
+        "rotary",
+        "torch.complex(a, b) * torch.complex(cos, sin)",
+        "torch.complex(a, b) * torch.complex(cos, -sin)",
+        "test_reordering_changes_one_layout_into_the_other",
+    ),
+    Mutant(
+        "turned the other way in both layouts",
+        "rotary",
+        "(angles.sin() * amplitude)",
+        "(-angles.sin() * amplitude)",
+        "test_a_pair_turns_by_its_angle",
+    ),
+    Mutant(
+        "positions counted from one",
+        "rotary",
+        "angles = positions.to(exact)[..., None]",
+        "angles = (positions.to(exact) + 1)[..., None]",
+        "test_position_zero_turns_nothing",
+    ),
+    Mutant(
+        "angles in float32",
+        "rotary",
+        'exact = torch.float32 if positions.device.type == "mps" else torch.float64',
+        "exact = torch.float32",
+        "test_float32_keeps_the_distance_at_far_positions",
+    ),
+    Mutant(
+        "rotation in half precision",
+        "rotary",
+        "exact = torch.promote_types(x.dtype, torch.float32)",
+        'exact = x.dtype if layout == "half" else torch.promote_types(x.dtype, torch.float32)',
+        "test_half_precision_turns_in_float32",
+    ),
+    Mutant(
+        "batched turns in the place of heads",
+        "rotary",
+        "if positions.ndim == 2:",
+        "if False:",
+        "test_each_sequence_may_turn_by_its_own_positions",
+    ),
+    Mutant(
+        "layout changed across heads",
+        "rotary",
+        "pairs = (-1, 2) if pair_first else (2, x.shape[dim] // n_heads // 2)",
+        "n_heads, pairs = 1, (-1, 2) if pair_first else (2, x.shape[dim] // 2)",
+        "test_reordered_projections_give_the_same_scores",
+    ),
+    Mutant(
+        "layout changed the wrong way",
+        "rotary",
+        "(-1, 2) if pair_first else",
+        "(-1, 2) if not pair_first else",
+        "test_reordering_changes_one_layout_into_the_other",
+    ),
+    Mutant(
+        "frequencies multiplied instead of divided",
+        "rotary",
+        "return rotary_frequencies(d_head, base=base) / self.factor",
+        "return rotary_frequencies(d_head, base=base) * self.factor",
+        "test_linear_scaling_puts_the_context_into_the_old_one",
+    ),
+    Mutant(
+        "NTK with the exponent 1",
+        "rotary",
+        "self.factor ** (d_head / (d_head - 2))",
+        "self.factor",
+        "test_ntk_scaling_keeps_the_fastest_pair_and_slows_the_last_by_the_factor",
+    ),
+    Mutant(
+        "YaRN with the ramp turned around",
+        "rotary",
+        "plain * (1 - divided) + plain / self.factor * divided",
+        "plain * divided + plain / self.factor * (1 - divided)",
+        "test_yarn_keeps_fast_pairs_and_divides_slow_ones",
+    ),
+    Mutant(
+        "YaRN without 2 pi",
+        "rotary",
+        "math.log(wavelength / (2 * math.pi))",
+        "math.log(wavelength)",
+        "test_yarn_keeps_fast_pairs_and_divides_slow_ones",
+    ),
+    Mutant(
+        "amplitude forgotten in the function",
+        "rotary",
+        "scaling.amplitude if scaling else 1.0, layout)",
+        "1.0, layout)",
+        "test_the_amplitude_multiplies_scores_by_its_square",
+    ),
+    Mutant(
+        "query minus key",
+        "relative",
+        "return k_positions[..., None, :] - q_positions[..., :, None]",
+        "return q_positions[..., :, None] - k_positions[..., None, :]",
+        "test_shaw_is_a_vector_for_each_clipped_distance",
+    ),
+    Mutant(
+        "positions counted from the first query",
+        "relative",
+        "return k_positions[..., None, :] - q_positions[..., :, None]",
+        "return k_positions[..., None, :] - (q_positions - q_positions[..., :1])[..., :, None]",
+        "test_a_cache_sees_the_rows_of_the_full_pass",
+    ),
+    Mutant(
+        "absolute positions in the bias",
+        "relative",
+        "return k_positions[..., None, :] - q_positions[..., :, None]",
+        "return k_positions[..., None, :] + 0 * q_positions[..., :, None]",
+        "test_biases_do_not_change_when_everything_moves",
+    ),
+    Mutant(
+        "future and past exchanged",
+        "relative",
+        "first = n_buckets * (relative > 0)",
+        "first = n_buckets * (relative < 0)",
+        "test_buckets_are_all_in_use_and_widen_with_the_distance",
+    ),
+    Mutant(
+        "the future looks like the past",
+        "relative",
+        "distance = (-relative).clamp(min=0)",
+        "distance = relative.abs()",
+        "test_buckets_are_all_in_use_and_widen_with_the_distance",
+    ),
+    Mutant(
+        "logarithm of another base",
+        "relative",
+        "math.log(max_distance / exact)",
+        "math.log(max_distance)",
+        "test_buckets_are_all_in_use_and_widen_with_the_distance",
+    ),
+    Mutant(
+        "far distances have no bucket",
+        "relative",
+        ".clamp(max=n_buckets - 1)",
+        "",
+        "test_buckets_are_all_in_use_and_widen_with_the_distance",
+    ),
+    Mutant(
+        "slopes of a power of two beyond the count",
+        "relative",
+        "power = 2 ** (n_heads.bit_length() - 1)",
+        "power = n_heads",
+        "test_other_alibi_slopes_are_those_of_a_power_of_two_and_some_in_between",
+    ),
+    Mutant(
+        "the even slopes in between",
+        "relative",
+        "for h in range(1, 2 * power + 1, 2)]",
+        "for h in range(2, 2 * power + 1, 2)]",
+        "test_other_alibi_slopes_are_those_of_a_power_of_two_and_some_in_between",
+    ),
+    Mutant(
+        "distance rewarded",
+        "relative",
+        "(-slopes * relative.abs().unsqueeze(-3))",
+        "(slopes * relative.abs().unsqueeze(-3))",
+        "test_alibi_loses_a_fixed_amount_per_step",
+    ),
+    Mutant(
+        "slopes in half precision",
+        "relative",
+        "exact = torch.promote_types(q.dtype, torch.float32)",
+        "exact = q.dtype",
+        "test_alibi_counts_exactly_in_half_precision",
+    ),
+    Mutant(
+        "clipped on one side only",
+        "relative",
+        "relative.clamp(-max_distance, max_distance) + max_distance",
+        "relative.clamp(max=max_distance) + max_distance",
+        "test_clipping_numbers_the_near_distances_and_joins_the_far",
+    ),
+    Mutant(
+        "Shaw's term not scaled",
+        "relative",
+        "q @ self.weight.T / math.sqrt(self.d_head)",
+        "q @ self.weight.T",
+        "test_shaw_is_a_vector_for_each_clipped_distance",
+    ),
+    Mutant(
+        "T5 added to scaled scores",
+        "relative",
+        "scaled: ClassVar[bool] = False",
+        "scaled: ClassVar[bool] = True",
+        "test_only_t5_leaves_the_scores_unscaled",
+    ),
+    Mutant(
+        "shift by one column too many",
+        "relative",
+        "flat[..., n - 1 : n - 1 + n * length]",
+        "flat[..., n : n + n * length]",
+        "test_relative_shift_is_direct_indexing",
+    ),
+    Mutant(
+        "distance of Transformer-XL turned around",
+        "relative",
+        "distance = -relative  # (..., N, M), of the query from the key",
+        "distance = relative",
+        "test_a_bias_of_the_query_projection_is_the_u_of_transformer_xl",
+    ),
+    Mutant(
+        "u and v exchanged",
+        "relative",
+        "content = (q + u[..., None, :]) @ k.mT",
+        "content = (q + v[..., None, :]) @ k.mT",
+        "test_transformer_xl_scores_are_its_four_terms",
+    ),
+    Mutant(
+        "v left out",
+        "relative",
+        "by_distance = (q + self.v[:, None]) @ r.mT",
+        "by_distance = q @ r.mT",
+        "test_a_bias_of_the_query_projection_is_the_u_of_transformer_xl",
+    ),
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.bug.replace(" ", "_"))
+def test_the_planted_bug_is_caught(mutant):
+    sick = fresh.copies("sick_tfbook", MODULES, {mutant.module: [(mutant.old, mutant.new)]})
+    with pytest.raises((AssertionError, IndexError, RuntimeError)):
+        CHECKS[mutant.caught_by](sick)
+
+
+def test_the_copy_without_a_bug_passes():
+    healthy = fresh.copies("healthy_tfbook", MODULES)
+    for name in {mutant.caught_by for mutant in MUTANTS}:
+        CHECKS[name](healthy)

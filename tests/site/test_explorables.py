@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from book.tools.assets import wrap_modules
-from tfbook import attention, explorables, masks, positions, relative, rotary
+from tfbook import attention, experiments, explorables, masks, positions, relative, rotary
 from tfbook.data import word_vectors
 from tfbook.explorables import _softmax
 
@@ -1276,15 +1276,64 @@ def test_print_shows_the_figures(visit):
     assert all(card.is_visible() for card in page.locator(".tfx-card").all())
 
 
-@pytest.mark.parametrize("way", ["http", "file"])
-def test_figures_of_the_chapter_show_the_packages_numbers(open_page, settle, server, site, way):
-    page = open_page()
-    page.goto(f"{server if way == 'http' else site.as_uri()}/chapters/02_attention.html")
-    settle(page)
+def check_motivation(page):
+    first = experiments.log("translation")["examples"][0]
+    viewer = page.locator('[data-module="alignment_viewer"]')
+    assert values(viewer, "weight", len(first["source"])) == pytest.approx(
+        first["weights"][0], abs=4e-4
+    )
+    assert value(viewer, "total") == pytest.approx(1, abs=0.01)
+
+
+def check_chapter_of_attention(page):
     check_softmax(page.locator('[data-module="softmax_temperature"]'), **DEFAULT_SOFTMAX)
     check_example(page.locator('[data-module="attention_steps"]'), [0.9, 0.1, 0.2, 0.3])
     check_plane(page.locator('[data-module="soft_lookup_plane"]'), [0.9, 0.9])
+
+
+def check_multi_head(page):
+    passage = experiments.log("heads")["passages"][0]
+    weights = double(explorables.unpack_weights(passage["weights"]))[0, 0]
+    viewer = page.locator('[data-module="head_viewer"]')
+    token = len(passage["tokens"]) - 1
+    shown = values(viewer, "weight", len(passage["tokens"]))
+    assert shown == pytest.approx(weights[token].tolist(), abs=TOLERANCE)
+    back = weights.diagonal(-1).mean().item()
+    assert value(viewer, "previous") == pytest.approx(back, abs=TOLERANCE)
+
+
+def check_chapter_of_positions(page):
+    check_waves(page.locator('[data-module="encoding_wavelengths"]'))
+    check_rope(page.locator('[data-module="rope_rotation"]'))
+    biases = page.locator('[data-module="relative_bias_shapes"]')
+    assert value(biases, "bucket") == relative.t5_bucket(
+        torch.tensor([-12]), bidirectional=False, n_buckets=16, max_distance=32
+    )
+
+
+CHAPTERS = {
+    "01_motivation": check_motivation,
+    "02_attention": check_chapter_of_attention,
+    "03_multi_head": check_multi_head,
+    "04_positions": check_chapter_of_positions,
+}
+
+
+@pytest.mark.parametrize("way", ["http", "file"])
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_figures_of_the_chapter_show_the_packages_numbers(
+    open_page, settle, server, site, chapter, way
+):
+    page = open_page()
+    page.goto(f"{server if way == 'http' else site.as_uri()}/chapters/{chapter}.html")
+    settle(page)
+    CHAPTERS[chapter](page)
     page.context.close()
+
+
+def test_every_chapter_with_figures_is_looked_at(site):
+    pages = {p.stem for p in (site / "chapters").glob("*.html")}
+    assert pages == set(CHAPTERS)
 
 
 def test_host_is_small():

@@ -104,7 +104,9 @@ def lines(
         ax.set_xlabel(xlabel)
         ax.set_ylabel(ylabel)
         if len(ys) + len(levels or {}) + len(points or {}) + len(marks or {}) > 1:
-            ax.legend(loc="best")
+            # Nobody looks for an empty corner between the lines across; above there is room.
+            above = {"loc": "lower left", "bbox_to_anchor": (0, 1.02), "ncols": 3}
+            ax.legend(**(above | {"borderaxespad": 0} if marks else {"loc": "best"}))
         write_title(fig, title)
     show(fig, alt=alt, title=title)
 

@@ -467,99 +467,99 @@ def context_three_features(weights, annotations):
 
 
 @right("alignment-weights")
-def alignment_broadcast(states, annotations, w_a, u_a, v_a):
-    hidden = (states[:-1] @ w_a.T)[:, None] + annotations @ u_a.T
-    return torch.softmax(hidden.tanh() @ v_a, dim=-1)
+def alignment_broadcast(states, annotations, W_a, U_a, w_a):
+    hidden = (states[:-1] @ W_a.T)[:, None] + annotations @ U_a.T
+    return torch.softmax(hidden.tanh() @ w_a, dim=-1)
 
 
 @right("alignment-weights")
-def alignment_loops(states, annotations, w_a, u_a, v_a):
+def alignment_loops(states, annotations, W_a, U_a, w_a):
     rows = []
     for t in range(1, len(states)):
-        e = torch.stack([v_a @ torch.tanh(w_a @ states[t - 1] + u_a @ h) for h in annotations])
+        e = torch.stack([w_a @ torch.tanh(W_a @ states[t - 1] + U_a @ h) for h in annotations])
         exps = (e - e.max()).exp()
         rows.append(exps / exps.sum())
     return torch.stack(rows)
 
 
-def energies(states, annotations, w_a, u_a, v_a):
-    return ((states @ w_a.T)[:, None] + annotations @ u_a.T).tanh() @ v_a
+def energies(states, annotations, W_a, U_a, w_a):
+    return ((states @ W_a.T)[:, None] + annotations @ U_a.T).tanh() @ w_a
 
 
 @wrong("alignment-weights", "used s_t")
-def alignment_of_luong(states, annotations, w_a, u_a, v_a):
-    return energies(states[1:], annotations, w_a, u_a, v_a).softmax(-1)
+def alignment_of_luong(states, annotations, W_a, U_a, w_a):
+    return energies(states[1:], annotations, W_a, U_a, w_a).softmax(-1)
 
 
 @wrong("alignment-weights", "There is a row for each state")
-def alignment_all_states(states, annotations, w_a, u_a, v_a):
-    return energies(states, annotations, w_a, u_a, v_a).softmax(-1)
+def alignment_all_states(states, annotations, W_a, U_a, w_a):
+    return energies(states, annotations, W_a, U_a, w_a).softmax(-1)
 
 
 @wrong("alignment-weights", "These are the scores")
-def alignment_scores(states, annotations, w_a, u_a, v_a):
-    return energies(states[:-1], annotations, w_a, u_a, v_a)
+def alignment_scores(states, annotations, W_a, U_a, w_a):
+    return energies(states[:-1], annotations, W_a, U_a, w_a)
 
 
 @wrong("alignment-weights", "ran over the target words")
-def alignment_columns(states, annotations, w_a, u_a, v_a):
-    return energies(states[:-1], annotations, w_a, u_a, v_a).softmax(0)
+def alignment_columns(states, annotations, W_a, U_a, w_a):
+    return energies(states[:-1], annotations, W_a, U_a, w_a).softmax(0)
 
 
 @wrong("alignment-weights", "which is always 1")
-def alignment_each(states, annotations, w_a, u_a, v_a):
-    return energies(states[:-1], annotations, w_a, u_a, v_a)[..., None].softmax(-1)[..., 0]
+def alignment_each(states, annotations, W_a, U_a, w_a):
+    return energies(states[:-1], annotations, W_a, U_a, w_a)[..., None].softmax(-1)[..., 0]
 
 
 @wrong("alignment-weights", "One softmax ran over all scores")
-def alignment_together(states, annotations, w_a, u_a, v_a):
-    exps = energies(states[:-1], annotations, w_a, u_a, v_a).exp()
+def alignment_together(states, annotations, W_a, U_a, w_a):
+    exps = energies(states[:-1], annotations, W_a, U_a, w_a).exp()
     return exps / exps.sum()
 
 
 @wrong("alignment-weights", "The tanh is missing")
-def alignment_linear(states, annotations, w_a, u_a, v_a):
-    hidden = (states[:-1] @ w_a.T)[:, None] + annotations @ u_a.T
-    return (hidden @ v_a).softmax(-1)
+def alignment_linear(states, annotations, W_a, U_a, w_a):
+    hidden = (states[:-1] @ W_a.T)[:, None] + annotations @ U_a.T
+    return (hidden @ w_a).softmax(-1)
 
 
-@wrong("alignment-weights", "v_a was not used")
-def alignment_summed(states, annotations, w_a, u_a, v_a):
-    hidden = (states[:-1] @ w_a.T)[:, None] + annotations @ u_a.T
+@wrong("alignment-weights", "w_a was not used")
+def alignment_summed(states, annotations, W_a, U_a, w_a):
+    hidden = (states[:-1] @ W_a.T)[:, None] + annotations @ U_a.T
     return hidden.tanh().sum(-1).softmax(-1)
 
 
 @wrong("alignment-weights", "Every target word gets the same weights")
-def alignment_stateless(states, annotations, w_a, u_a, v_a):
-    row = ((annotations @ u_a.T).tanh() @ v_a).softmax(-1)
+def alignment_stateless(states, annotations, W_a, U_a, w_a):
+    row = ((annotations @ U_a.T).tanh() @ w_a).softmax(-1)
     return row.repeat(len(states) - 1, 1)
 
 
 @wrong("alignment-weights", "squashed one by one")
-def alignment_two_tanhs(states, annotations, w_a, u_a, v_a):
-    hidden = (states[:-1] @ w_a.T).tanh()[:, None] + (annotations @ u_a.T).tanh()
-    return (hidden @ v_a).softmax(-1)
+def alignment_two_tanhs(states, annotations, W_a, U_a, w_a):
+    hidden = (states[:-1] @ W_a.T).tanh()[:, None] + (annotations @ U_a.T).tanh()
+    return (hidden @ w_a).softmax(-1)
 
 
 @wrong("alignment-weights", "W_a and U_a are exchanged")
-def alignment_exchanged(states, annotations, w_a, u_a, v_a):
-    return energies(states[:-1], annotations, u_a, w_a, v_a).softmax(-1)
+def alignment_exchanged(states, annotations, W_a, U_a, w_a):
+    return energies(states[:-1], annotations, U_a, W_a, w_a).softmax(-1)
 
 
 @wrong("alignment-weights", "Rows and columns are exchanged")
-def alignment_turned(states, annotations, w_a, u_a, v_a):
-    return energies(states[:-1], annotations, w_a, u_a, v_a).softmax(-1).T
+def alignment_turned(states, annotations, W_a, U_a, w_a):
+    return energies(states[:-1], annotations, W_a, U_a, w_a).softmax(-1).T
 
 
 @wrong("alignment-weights", "Scores of some thousands overflow")
-def alignment_overflow(states, annotations, w_a, u_a, v_a):
-    exps = energies(states[:-1], annotations, w_a, u_a, v_a).exp()
+def alignment_overflow(states, annotations, W_a, U_a, w_a):
+    exps = energies(states[:-1], annotations, W_a, U_a, w_a).exp()
     return exps / exps.sum(-1, keepdim=True)
 
 
 @wrong("alignment-weights", "A part of the computation is detached")
-def alignment_of_fixed_states(states, annotations, w_a, u_a, v_a):
-    return energies(states[:-1].detach(), annotations, w_a, u_a, v_a).softmax(-1)
+def alignment_of_fixed_states(states, annotations, W_a, U_a, w_a):
+    return energies(states[:-1].detach(), annotations, W_a, U_a, w_a).softmax(-1)
 
 
 # jacobian-product -------------------------------------------------------------------------------

@@ -105,16 +105,16 @@ CONTEXT_VECTOR = Exercise(
 
 
 def alignment_weights(
-    states: torch.Tensor, annotations: torch.Tensor, w_a: torch.Tensor, u_a: torch.Tensor,
-    v_a: torch.Tensor,
+    states: torch.Tensor, annotations: torch.Tensor, W_a: torch.Tensor, U_a: torch.Tensor,
+    w_a: torch.Tensor,
 ) -> torch.Tensor:
     """Compute the alignment of all target words to all source words, as Bahdanau et al. do.
 
-    The score of source word j for target word t is e_tj = v_a · tanh(W_a s_(t-1) + U_a h_j). The
+    The score of source word j for target word t is e_tj = w_a · tanh(W_a s_(t-1) + U_a h_j). The
     weights of target word t are the softmax of its scores over the source words. The decoder's
     states s_0, s_1, ..., s_N stand in the rows of `states`; the target words are t = 1, ..., N.
 
-    states: (N+1, E). annotations: (M, D), the rows h_j. w_a: (A, E). u_a: (A, D). v_a: (A,).
+    states: (N+1, E). annotations: (M, D), the rows h_j. W_a: (A, E). U_a: (A, D). w_a: (A,).
     Returns: (N, M), row t - 1 for target word t.
     """
     ...
@@ -125,29 +125,29 @@ def _alignment_case(n: int, m: int, e: int, d: int, a: int) -> tuple[torch.Tenso
     return tuple(numbers(*shape, seed=241 + i) for i, shape in enumerate(shapes))
 
 
-def _hidden(s: Any, h: Any, w_a: Any, u_a: Any) -> torch.Tensor:
-    return (s @ w_a.T)[:, None] + (h @ u_a.T)[None]  # (N, M, A)
+def _hidden(s: Any, h: Any, W_a: Any, U_a: Any) -> torch.Tensor:
+    return (s @ W_a.T)[:, None] + (h @ U_a.T)[None]  # (N, M, A)
 
 
-def _aligned(s: Any, h: Any, w_a: Any, u_a: Any, v_a: Any) -> torch.Tensor:
-    return torch.softmax(_hidden(s[:-1], h, w_a, u_a).tanh() @ v_a, -1)
+def _aligned(s: Any, h: Any, W_a: Any, U_a: Any, w_a: Any) -> torch.Tensor:
+    return torch.softmax(_hidden(s[:-1], h, W_a, U_a).tanh() @ w_a, -1)
 
 
 def _alignment_values(align: Any) -> None:
-    """The weights are the softmax of v_a · tanh(W_a s_(t-1) + U_a h_j) over j."""
-    s, h, w_a, u_a, v_a = case = _alignment_case(3, 4, 2, 2, 2)
-    before, after = _hidden(s[:-1], h, w_a, u_a), _hidden(s[1:], h, w_a, u_a)
-    scores = before.tanh() @ v_a
+    """The weights are the softmax of w_a · tanh(W_a s_(t-1) + U_a h_j) over j."""
+    s, h, W_a, U_a, w_a = case = _alignment_case(3, 4, 2, 2, 2)
+    before, after = _hidden(s[:-1], h, W_a, U_a), _hidden(s[1:], h, W_a, U_a)
+    scores = before.tanh() @ w_a
     expect(
         align(*case),
         torch.softmax(scores, -1),
-        "The weights are not softmax_j(v_a · tanh(W_a s_(t-1) + U_a h_j)).",
+        "The weights are not softmax_j(w_a · tanh(W_a s_(t-1) + U_a h_j)).",
         mistakes={
             "The alignment of word t used s_t. That state is computed from the context c_t, which "
-            "these weights are for: use s_(t-1).": torch.softmax(after.tanh() @ v_a, -1),
+            "these weights are for: use s_(t-1).": torch.softmax(after.tanh() @ w_a, -1),
             "There is a row for each state, s_0 to s_N. The last state s_N is not asked: it would "
             "align the word after the end.":
-                torch.softmax(_hidden(s, h, w_a, u_a).tanh() @ v_a, -1),
+                torch.softmax(_hidden(s, h, W_a, U_a).tanh() @ w_a, -1),
             "These are the scores. The softmax over the source words is missing.": scores,
             "The softmax ran over the target words. It runs over the source words, so that each "
             "row sums to one.": torch.softmax(scores, 0),
@@ -156,15 +156,15 @@ def _alignment_values(align: Any) -> None:
             "One softmax ran over all scores together. Each target word has weights of its own.":
                 torch.softmax(scores.flatten(), 0).view_as(scores),
             "The tanh is missing: without it the state s adds the same number to all scores of a "
-            "row and cannot change the weights.": torch.softmax(before @ v_a, -1),
-            "v_a was not used: the hidden units were added up.":
+            "row and cannot change the weights.": torch.softmax(before @ w_a, -1),
+            "w_a was not used: the hidden units were added up.":
                 torch.softmax(before.tanh().sum(-1), -1),
             "Every target word gets the same weights. Either the decoder's state was not used, or "
             "state and annotation were squashed one by one, so that a state adds the same number "
             "to all scores of its row: add them first, then take one tanh.":
-                torch.softmax((h @ u_a.T).tanh() @ v_a, -1).expand_as(scores),
+                torch.softmax((h @ U_a.T).tanh() @ w_a, -1).expand_as(scores),
             "W_a and U_a are exchanged: W_a belongs to the state, U_a to the annotation.":
-                torch.softmax(_hidden(s[:-1], h, u_a, w_a).tanh() @ v_a, -1),
+                torch.softmax(_hidden(s[:-1], h, U_a, W_a).tanh() @ w_a, -1),
             "Rows and columns are exchanged: target words belong in the rows.":
                 torch.softmax(scores, -1).T,
         },
@@ -193,8 +193,8 @@ def _alignment_last_state(align: Any) -> None:
 
 def _alignment_large(align: Any) -> None:
     """Large scores stay finite."""
-    s, h, w_a, u_a, v_a = _alignment_case(2, 3, 2, 3, 5)
-    case = s, h, w_a, u_a, v_a * 1e4
+    s, h, W_a, U_a, w_a = _alignment_case(2, 3, 2, 3, 5)
+    case = s, h, W_a, U_a, w_a * 1e4
     expect(
         align(*case), _aligned(*case),
         "Scores of some thousands overflow: subtract the largest score of each row before taking "
@@ -204,7 +204,7 @@ def _alignment_large(align: Any) -> None:
 
 def _alignment_gradients(align: Any) -> None:
     """Gradients reach states, annotations and weights."""
-    names = ("states", "annotations", "w_a", "u_a", "v_a")
+    names = ("states", "annotations", "W_a", "U_a", "w_a")
     expect_gradients(align, **dict(zip(names, _alignment_case(2, 3, 2, 3, 5), strict=True)))
 
 
@@ -221,9 +221,9 @@ ALIGNMENT_WEIGHTS = Exercise(
     hints=(
         "N + 1 states come in and N rows go out. Which state is known before word t is written?",
         "Every state meets every annotation: give one of them a new axis, (N, 1, A) + (1, M, A). "
-        "The axis A disappears in the product with v_a.",
-        "`hidden = (states[:-1] @ w_a.T)[:, None] + annotations @ u_a.T`, then "
-        "`torch.softmax(torch.tanh(hidden) @ v_a, dim=-1)`.",
+        "The axis A disappears in the product with w_a.",
+        "`hidden = (states[:-1] @ W_a.T)[:, None] + annotations @ U_a.T`, then "
+        "`torch.softmax(torch.tanh(hidden) @ w_a, dim=-1)`.",
     ),
 )
 

@@ -51,14 +51,19 @@ def weights(name: str) -> dict[str, Tensor]:
 
 
 def keep(
-    name: str, log: Mapping, weights: Mapping[str, Tensor] | None = None, *, folder: Path = RESULTS
+    name: str,
+    log: Mapping,
+    weights: Mapping[str, Tensor] | None = None,
+    *,
+    folder: Path | None = None,
 ) -> None:
-    """Write the result of a run: all of it, or what was there before stays.
+    """Write the result of a run, into `results/` or another folder: all of it, or nothing.
 
     Raises:
         ValueError: if there is no experiment of that name.
     """
     _check(name)
+    folder = RESULTS if folder is None else folder
     folder.mkdir(parents=True, exist_ok=True)
     files = {"json": (json.dumps(log, indent=1, allow_nan=False) + "\n").encode()}
     if weights:

@@ -8,7 +8,7 @@ Two tasks ask for different things:
 * "recall": each token is a symbol and a number k from 1 to 3; name the symbol k tokens back. It
   takes exact places, near ones; guessing gives 1/8.
 
-T5's buckets end at distance 32 and Shaw's clip at 16, within the trained length, as in the papers.
+T5's last bucket begins before distance 32 and Shaw's clip is at 16, both within the trained length.
 Every bucket and row that the long pieces use has been trained. The learned table has 512 rows, of
 which the short pieces train the first 64. `replaced` asks whether the far text is used at all: it
 is the rise of the loss at the last 64 of 512 letters when the first 384 come from another place.

@@ -57,7 +57,8 @@ def t5_bucket(
         relative: position of the key − position of the query, any shape.
         bidirectional: tell keys after the query from keys before it.
         n_buckets: number of buckets, at least 2; with bidirectional even and at least 4.
-        max_distance: the distance from which on everything is in the last bucket, above e.
+        max_distance: where the logarithm reaches the last bucket, which by rounding down begins
+            a little earlier; above e.
 
     Returns:
         Bucket numbers 0 … n_buckets − 1, in the same shape.

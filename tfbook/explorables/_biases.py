@@ -44,7 +44,7 @@ def relative_bias_shapes(
         n_heads: Heads of ALiBi, 1 to 16.
         distance: The distance that is read off, from -`reach` to `reach`.
         n_buckets: Buckets of T5, even, 4 to 64.
-        max_distance: Distance from which on T5 uses its last bucket, up to 512.
+        max_distance: T5's maximum distance, at which its last bucket has begun, up to 512.
         bidirectional: Show keys after the query too; T5 halves its buckets for that.
         clip: The $k$ at which Shaw clips distances, 1 to 64.
         reach: How far the picture goes, 16 to 256.

@@ -58,7 +58,7 @@ export default {
     const whole = (name, label, min, max, step, more) => slider(model, name, { label, min, max, step, text: String, ...more });
     const head = whole("head", "Head", 0, 15);
     const heads = whole("n_heads", "Number of heads", 1, 16);
-    const furthest = whole("max_distance", "Last bucket begins at", 2, 512);
+    const furthest = whole("max_distance", "Maximum distance of T5", 2, 512);
     const buckets = whole("n_buckets", "Number of buckets", 4, 64, 2);
     const clip = whole("clip", "Clip k", 1, 64);
     const both = toggle(model, "bidirectional", "Keys after the query too");

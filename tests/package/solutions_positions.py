@@ -7,12 +7,12 @@ has to name the mistake.
 import math
 
 import torch
+from answers import collect
 from torch.nn import functional as F
 
 from tfbook import positions
 
-RIGHT = []
-WRONG = []
+RIGHT, WRONG, right, wrong = collect()
 LIBRARY = {
     "sinusoidal-encoding": positions.sinusoidal_encoding,
     "stretch-positions": positions.interpolate_positions,
@@ -26,22 +26,6 @@ LIBRARY = {
     ),
     "relative-shift": positions.relative_shift,
 }
-
-
-def right(name):
-    def keep(function):
-        RIGHT.append((name, function))
-        return function
-
-    return keep
-
-
-def wrong(name, message):
-    def keep(function):
-        WRONG.append((name, message, function))
-        return function
-
-    return keep
 
 
 # sinusoidal-encoding ----------------------------------------------------------------------------

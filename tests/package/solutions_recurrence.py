@@ -4,29 +4,13 @@ A wrong answer has one mistake. Beside it stands a piece of the message that has
 """
 
 import torch
+from answers import collect
 from torch.func import functional_call
 from torch.nn import functional as F
 
 from tfbook import recurrent, scores
 
-RIGHT = []
-WRONG = []
-
-
-def right(name):
-    def keep(function):
-        RIGHT.append((name, function))
-        return function
-
-    return keep
-
-
-def wrong(name, message):
-    def keep(function):
-        WRONG.append((name, message, function))
-        return function
-
-    return keep
+RIGHT, WRONG, right, wrong = collect()
 
 
 # elman-step -------------------------------------------------------------------------------------

@@ -122,10 +122,11 @@ def _inspect(page, theme):
     violations = _nodes(found["violations"])
     unclear = [rule for rule in found["incomplete"] if rule["id"] == "color-contrast"]
     if unclear:
-        page.add_style_tag(content=WRAP)
+        wrapping = page.add_style_tag(content=WRAP)
         where = {"include": [node["target"] for rule in unclear for node in rule["nodes"]]}
         options = AXE | {"runOnly": ["color-contrast"]}
         again = page.evaluate("([c, o]) => axe.run(c, o)", [where, options])
+        wrapping.evaluate("style => style.remove()")
         violations += _nodes(again["violations"])
         unclear = again["incomplete"]
     return violations, _nodes(unclear)

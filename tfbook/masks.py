@@ -52,6 +52,43 @@ def causal_mask(
     return key <= query + (m - n)  # (n, m)
 
 
+def band_mask(
+    n: int, m: int | None = None, window: int = 1, *, device: torch.device | str | None = None
+) -> Bool[Tensor, "N M"]:
+    """Allow each query itself and the keys just before it, ``window`` in all, aligned to the last.
+
+    allowed[i, j] = (p − window < j ≤ p) with p = i + m − n, the place of query i among the keys.
+
+    Args:
+        n: number of queries.
+        m: number of keys; n when omitted.
+        window: how many keys a query sees, at least 1.
+        device: where the mask is made.
+
+    Returns:
+        A mask of shape (n, m).
+
+    Raises:
+        TypeError: if a number is not an integer.
+        ValueError: if n or m is negative or the window below 1.
+
+    Example:
+        >>> band_mask(2, 4, window=2).int()
+        tensor([[0, 1, 1, 0],
+                [0, 0, 1, 1]], dtype=torch.int32)
+
+    Source: [beltagy2020longformer]
+    Explained in: chapters/12_generation, section "Caches that do not grow".
+    """
+    check_count("window", window, minimum=1)
+    m = n if m is None else m
+    near = causal_mask(n, m, device=device)  # (n, m)
+    far = torch.arange(m, device=device) <= torch.arange(n, device=device)[:, None] + (
+        m - n - window
+    )
+    return near & ~far
+
+
 def padding_mask(
     lengths: Int[Tensor, " B"] | Sequence[int], max_len: int | None = None
 ) -> Bool[Tensor, "B 1 M"]:

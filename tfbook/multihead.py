@@ -17,8 +17,10 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tfbook.attention import VARIANTS, attend, attend_sdpa
+from tfbook.caches import Cache, make_empty
 from tfbook.headweights import (
     SomeHeads,
     Weights,
@@ -28,7 +30,7 @@ from tfbook.headweights import (
     pack_torch,
     unpack_torch,
 )
-from tfbook.masks import combine_masks
+from tfbook.masks import band_mask, combine_masks
 from tfbook.positions import AddedPosition, BiasPosition, RotaryPosition
 from tfbook.states import KVState, read_mask, with_head_axis
 from tfbook.validate import (
@@ -39,12 +41,14 @@ from tfbook.validate import (
     check_memory,
     check_names,
     check_positive,
+    check_rate,
     check_rows,
     check_shape,
     check_tensor,
+    check_window,
 )
 
-__all__ = ["KVState", "MultiHeadAttention", "merge_heads", "split_heads"]
+__all__ = ["MultiHeadAttention", "merge_heads", "split_heads"]
 
 Attend = Callable[..., Tensor | tuple[Tensor, ...]]
 Position = AddedPosition | RotaryPosition | BiasPosition
@@ -81,7 +85,7 @@ def split_heads(x: Float[Tensor, "*B N HD"], n_heads: int) -> Float[Tensor, "*B 
         raise ValueError(
             f"n_heads must divide the last dimension of x, got {n_heads} and x {tuple(x.shape)}"
         )
-    return x.unflatten(-1, (n_heads, x.shape[-1] // n_heads)).transpose(-2, -3)
+    return x.view(*x.shape[:-1], n_heads, x.shape[-1] // n_heads).transpose(-2, -3)
 
 
 def merge_heads(x: Float[Tensor, "*B H N D"]) -> Float[Tensor, "*B N HD"]:
@@ -147,6 +151,10 @@ class MultiHeadAttention(nn.Module):
             else added to x at the entrance. Positions count on through the state.
         bias: whether the projections have one: True, False or names out of "q", "k", "v", "out".
         scale: factor on q kᵀ; when omitted 1/√d_head, or 1 where the position is not ``scaled``.
+        dropout: share of the weights that training sets to 0, the others grow by 1/(1 − dropout).
+            The attention function must be able to show its weights.
+        window: how many keys a query sees, itself and those just before it; all when omitted.
+            It needs ``causal``.
 
     Attributes:
         q_proj, k_proj, v_proj, out_proj: the four linear maps.
@@ -187,6 +195,8 @@ class MultiHeadAttention(nn.Module):
         position: Position | None = None,
         bias: bool | Collection[str] = True,
         scale: float | None = None,
+        dropout: float = 0.0,
+        window: int | None = None,
     ):
         """Make the projections, Xavier uniform with biases at 0."""
         super().__init__()
@@ -200,7 +210,9 @@ class MultiHeadAttention(nn.Module):
         check_bool("causal", causal)
         if scale is not None:
             check_positive("scale", scale)
+        check_rate("dropout", dropout)
         _check_attend(attend)
+        check_window(window, causal)
         if position is not None and not callable(position) and not _has(position, "rotate", "bias"):
             raise TypeError(
                 "position must be callable or have a method rotate or bias, got "
@@ -209,6 +221,7 @@ class MultiHeadAttention(nn.Module):
         self.d_model, self.n_heads, self.n_kv_heads = d_model, n_heads, n_kv_heads
         self.d_head, self.d_value, self.d_memory = d_head, d_value, d_memory
         self.causal, self.attend, self.position, self.scale = causal, attend, position, scale
+        self.dropout, self.window = dropout, window
         self.bias = check_names("bias", bias, PROJECTIONS)
         self.q_proj = nn.Linear(d_model, n_heads * d_head, bias="q" in self.bias)
         self.k_proj = nn.Linear(rows[0], n_kv_heads * d_head, bias="k" in self.bias)
@@ -309,6 +322,28 @@ class MultiHeadAttention(nn.Module):
         k, v = self._keys_values(memory, values)
         return KVState(k, v, mask, m)
 
+    def empty_state(self, batch: int, *, cache: Cache | None = None) -> KVState:
+        """Return a state of self-attention with no keys yet, in the cache of one's choice.
+
+        Args:
+            batch: how many sequences.
+            cache: ``DynamicCache()`` when omitted, ``StaticCache(max_len)`` or
+                ``SlidingCache(window)``.
+
+        Returns:
+            What :meth:`forward` continues from, with the weights' dtype and device.
+
+        Raises:
+            TypeError: if batch is not an integer, or the cache cannot make states.
+            ValueError: if batch is below 1, or this is cross-attention.
+
+        Explained in: chapters/12_generation, section "Caches that do not grow".
+        """
+        if self.is_cross:
+            raise ValueError("the state of cross-attention is remember(memory), never empty")
+        sizes = (self.n_kv_heads, self.d_head, self.d_value)
+        return make_empty(cache, batch, *sizes, like=self.k_proj.weight)
+
     def weights(
         self,
         x: Float[Tensor, "B N D"],
@@ -398,8 +433,7 @@ class MultiHeadAttention(nn.Module):
 
         Raises:
             TypeError: if module is not an ``nn.MultiheadAttention``.
-            ValueError: if it has ``add_bias_kv``, ``add_zero_attn`` or dropout, which have no
-                place here.
+            ValueError: if it has ``add_bias_kv`` or ``add_zero_attn``, which have no place here.
 
         Explained in: chapters/03_multi_head, section "Split, attend, concatenate, project".
         """
@@ -416,6 +450,7 @@ class MultiHeadAttention(nn.Module):
                 causal=causal,
                 attend=attend,
                 bias=module.in_proj_bias is not None,
+                dropout=module.dropout,
             )
         return fill(new, weights).train(module.training)
 
@@ -423,8 +458,8 @@ class MultiHeadAttention(nn.Module):
         """Copy the weights into a new ``nn.MultiheadAttention`` that computes the same.
 
         Shared key-value heads are written out once for each query head, and a missing bias beside
-        others becomes zeros. What is no weight does not travel: the causal mask and the attention
-        function are the caller's to bring.
+        others becomes zeros. The dropout goes with them; the causal mask, a window and the
+        attention function are the caller's to bring.
 
         Raises:
             ValueError: if it has no room for this module: another ``d_head`` than d_model / H,
@@ -440,6 +475,7 @@ class MultiHeadAttention(nn.Module):
                 f"{self.position}, scale {self.scale}, d_head {self.d_head}, d_value {self.d_value}"
             )
         new = pack_torch(self._weights(), self.n_heads, self.n_kv_heads, batch_first=batch_first)
+        new.dropout = self.dropout
         return new.train(self.training)
 
     def _weights(self) -> Weights:
@@ -450,7 +486,8 @@ class MultiHeadAttention(nn.Module):
     def _like(self, **changes: object) -> "MultiHeadAttention":
         """Make a module of the same choices, but for the changes, without any numbers in it."""
         names = "d_model n_heads n_kv_heads d_head d_value d_memory causal attend position bias"
-        chosen = {name: getattr(self, name) for name in [*names.split(), "scale"]}
+        names = f"{names} scale dropout window".split()
+        chosen = {name: getattr(self, name) for name in names}
         with torch.device("meta"):
             return type(self)(**(chosen | changes)).train(self.training)
 
@@ -466,7 +503,7 @@ class MultiHeadAttention(nn.Module):
             q, state, mask, bias = self._continue(x, state, mask)
         mask = combine_masks(state.mask, mask)
         found = self._attend(attend, q, state, mask, bias, **asked)
-        return (found if asked else self.z(found)), state
+        return (found if asked else self.z(found)), state.trim()
 
     def _queries(self, x):
         return self.q(split_heads(self.q_proj(x), self.n_heads))  # (B, H, N, d_head)
@@ -480,20 +517,31 @@ class MultiHeadAttention(nn.Module):
         """Put the keys and values of x behind those of the state, each at its position."""
         batch, n, _ = x.shape
         past, seen = (0, 0) if state is None else (state.length, state.seen)
-        if self.position is not None:
-            # Where old keys were dropped, the first key held is not at position 0.
-            places = torch.arange(seen - past, seen + n, device=x.device)  # (M,), of the keys
-            own = places[past:]  # (N,), of the rows of x
-            if not _has(self.position, "rotate", "bias"):
-                x = self.position(x, own)
+        part = self.position
+        rotates, biases = _has(part, "rotate"), _has(part, "bias")
+        if part is not None:
+            own = self._places(seen, seen + n, x.device)  # (N,), of the rows of x
+            if not (rotates or biases):
+                x = part(x, own)
         q, (k, v), bias = self._queries(x), self._keys_values(x, x), None
-        if _has(self.position, "rotate"):
-            q, k = self.position.rotate(q, own), self.position.rotate(k, own)
-        if _has(self.position, "bias"):
-            bias = self.position.bias(q, own, places)  # broadcasts to (B, H, N, M)
+        if rotates:
+            q, k = part.rotate(q, own), part.rotate(k, own)
+        if biases:
+            places = self._places(0, seen + n, x.device)  # (M,), of the keys
+            if seen > past:  # old keys were dropped, and the state knows which are left
+                places = torch.cat([state.positions(device=x.device), own])
+            bias = part.bias(q, own, places)  # broadcasts to (B, H, N, M)
         kept, mask = read_mask(mask, batch, self.n_heads, n, past)
         state = KVState(k, v, kept, n) if state is None else state.extend(k, v, kept)
+        if self.window is not None and state.length > self.window:
+            mask = combine_masks(mask, band_mask(n, state.length, self.window, device=x.device))
         return q, state, mask, bias
+
+    def _places(self, first, stop, device):
+        """Return the positions first … stop − 1; a part that layers share hands out its own."""
+        if _has(self.position, "places"):
+            return self.position.places(first, stop, device)
+        return torch.arange(first, stop, device=device)
 
     def _attend(self, attend, q, state, mask, bias, **asked):
         """Call the attention function with as many key-value heads as query heads."""
@@ -505,9 +553,11 @@ class MultiHeadAttention(nn.Module):
         elif group > 1:
             k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))  # (B, H, M, d)
         scale = self.scale
-        if scale is None and _has(self.position, "bias") and not self.position.scaled:
+        if scale is None and bias is not None and not self.position.scaled:
             scale = 1.0
         causal = self.causal and not alone
+        if self.dropout and self.training and not asked:
+            attend = _dropping(showing_weights(attend), self.dropout)
         found = attend(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale, **asked)
         if not fold:
             return found
@@ -525,13 +575,24 @@ class MultiHeadAttention(nn.Module):
                 f"state must be a KVState, got {type(state).__name__}; "
                 "the memory of cross-attention becomes one with remember(memory)"
             )
-        wanted = (x.shape[0], self.n_kv_heads, state.length)
-        check_shape("state.k", state.k, (*wanted, self.d_head), "(B, n_kv_heads, M, d_head)")
-        check_shape("state.v", state.v, (*wanted, self.d_value), "(B, n_kv_heads, M, d_value)")
+        for name, held, size in (("k", state.k, "d_head"), ("v", state.v, "d_value")):
+            shape = (len(x), self.n_kv_heads, state.length, getattr(self, size))
+            if held.shape != shape:  # asked here, for this runs with every token
+                check_shape(f"state.{name}", held, shape, f"(B, n_kv_heads, M, {size})")
 
 
 def _has(part: object, *methods: str) -> bool:
-    return any(callable(getattr(part, method, None)) for method in methods)
+    return part is not None and any([callable(getattr(part, name, None)) for name in methods])
+
+
+def _dropping(attend: Attend, rate: float) -> Attend:
+    """Return an attention function that mixes the values by what dropout leaves of the weights."""
+
+    def attend_dropping(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
+        weights = second_of(attend(q, k, v, return_weights=True, **options))
+        return functional.dropout(weights, rate) @ v
+
+    return attend_dropping
 
 
 def _check_attend(attend: object) -> None:

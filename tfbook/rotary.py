@@ -344,6 +344,21 @@ class RotaryPositions(nn.Module):
             )
         return _rotate(x, positions, self.frequencies, self.amplitude, self.layout)
 
+    def table(
+        self, positions: Real[Tensor, "... N"], dtype: torch.dtype = torch.float32
+    ) -> tuple[Tensor, ...]:
+        """Return what turns vectors of this dtype to these positions, for :meth:`turn`.
+
+        Layers that rotate to the same positions can share it.
+        """
+        exact = torch.promote_types(dtype, torch.float32)
+        table = rotary_table(positions, self.frequencies, amplitude=self.amplitude, dtype=exact)
+        return _as_layout(*table, self.layout)
+
+    def turn(self, x: Float[Tensor, "*B N D"], *table: Tensor) -> Float[Tensor, "*B N D"]:
+        """Turn queries or keys x (..., N, d_head) by what :meth:`table` returned."""
+        return _turn(x, table)
+
     def extra_repr(self) -> str:
         """Show the configuration."""
         scaling = f", scaling={self.scaling}" if self.scaling else ""
@@ -442,14 +457,36 @@ def _rotate(
     check_layout(layout)
     check_positions("positions", positions, shape=x.shape[:-1], device=x.device, whole=False)
     exact = torch.promote_types(x.dtype, torch.float32)
-    cos, sin = rotary_table(positions, frequencies, amplitude=amplitude, dtype=exact)
-    if positions.ndim == 2:  # (B, N, P): make room for what stands between batch and tokens
-        cos, sin = (table.unflatten(0, (len(table), *(1,) * (x.ndim - 3))) for table in (cos, sin))
-    if layout == "half":
+    table = rotary_table(positions, frequencies, amplitude=amplitude, dtype=exact)
+    return _turn(x, _as_layout(*table, layout))
+
+
+def _as_layout(cos: Tensor, sin: Tensor, layout: str) -> tuple[Tensor, ...]:
+    """Return the table as :func:`_turn` takes it: two tensors for "half", one complex one else."""
+    return (cos, sin) if layout == "half" else (torch.complex(cos, sin),)
+
+
+def _turn(x: Tensor, table: tuple[Tensor, ...]) -> Tensor:
+    """Turn the pairs of x (..., N, D) by a table of tensors (N, P) or (B, N, P)."""
+    exact = torch.promote_types(x.dtype, torch.float32)
+    if table[0].ndim == 3:  # (B, N, P): make room for what stands between batch and tokens
+        table = tuple(each.unflatten(0, (len(each), *(1,) * (x.ndim - 3))) for each in table)
+    if len(table) == 2:
+        cos, sin = table
         a, b = x.to(exact).chunk(2, dim=-1)  # (..., N, P) each
         turned = torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)  # (..., N, D)
     else:  # a pair is a complex number, and turning it is a multiplication
-        a, b = x.to(exact).unflatten(-1, (-1, 2)).unbind(-1)
-        turned = torch.complex(a, b) * torch.complex(cos, sin)  # (..., N, P)
+        turned = _as_complex(x.to(exact)) * table[0]  # (..., N, P)
         turned = torch.view_as_real(turned).flatten(-2)  # (..., N, D)
     return turned.to(x.dtype)
+
+
+def _as_complex(x: Tensor) -> Tensor:
+    """Read the pairs of x (..., D) as complex numbers (..., D/2), in place where memory allows."""
+    pairs = x.view(*x.shape[:-1], x.shape[-1] // 2, 2)
+    if torch.compiler.is_compiling():
+        return torch.complex(*pairs.unbind(-1))
+    *strides, last = pairs.stride()
+    if last == 1 and math.gcd(2, pairs.storage_offset(), *strides) == 2:  # all of them are even
+        return torch.view_as_complex(pairs)
+    return torch.complex(*pairs.unbind(-1))

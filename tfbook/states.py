@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from tfbook.validate import check_mask
+from tfbook.validate import check_count, check_mask
 
 __all__ = ["KVState", "join_key_masks", "read_mask", "with_head_axis"]
 
@@ -65,6 +65,33 @@ class KVState:
         """Return a state of the chosen sequences of the batch, in the order given."""
         mask = None if self.mask is None else self.mask[rows]
         return replace(self, k=self.k[rows], v=self.v[rows], mask=mask)
+
+    def truncate(self, length: int) -> "KVState":
+        """Return the state as it was after ``length`` positions: later keys are forgotten.
+
+        Raises:
+            TypeError: if the length is not an integer.
+            ValueError: if it is negative, above ``seen``, or before the first key held.
+        """
+        check_count("length", length)
+        left = self.length - (self.seen - length)
+        if length > self.seen or left < 0:
+            raise ValueError(
+                f"length must be from {self.seen - self.length} to {self.seen}, "
+                f"the positions held, got {length}"
+            )
+        mask = None if self.mask is None else self.mask[..., :left]
+        return replace(
+            self, k=self.k[..., :left, :], v=self.v[..., :left, :], mask=mask, seen=length
+        )
+
+    def trim(self) -> "KVState":
+        """Return the state without what no later query will see; here it is the state itself."""
+        return self
+
+    def positions(self, *, device: torch.device | None = None) -> Int[Tensor, " M"]:
+        """Return the position of each key held, seen − M … seen − 1."""
+        return torch.arange(self.seen - self.length, self.seen, device=device)
 
 
 def join_key_masks(

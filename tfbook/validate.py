@@ -36,6 +36,8 @@ def check_float(name: str, value: object, *, min_dims: int = 0) -> None:
         TypeError: if it is not a tensor or its dtype is not floating point.
         ValueError: if it has too few dimensions.
     """
+    if isinstance(value, Tensor) and value.is_floating_point() and value.ndim >= min_dims:
+        return  # the usual case, and a fast one
     check_tensor(name, value, min_dims=min_dims)
     if not value.is_floating_point():
         raise TypeError(
@@ -61,6 +63,19 @@ def check_positive(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name} must be finite and above 0, got {value}")
+
+
+def check_rate(name: str, value: object) -> None:
+    """Raise unless ``value`` is a probability of dropping something: from 0 up to below 1.
+
+    Raises:
+        TypeError: if it is not a Python number.
+        ValueError: if it is negative, NaN, or 1 or more, where nothing would be left.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be from 0 up to below 1, got {value}")
 
 
 def check_count(name: str, value: object, *, minimum: int = 0) -> None:
@@ -124,6 +139,45 @@ def check_positions(
         raise ValueError(
             f"{name} must have shape (N,) = ({length},){each}, got {tuple(value.shape)}"
         )
+
+
+def check_ids(name: str, value: object, below: int | None = None) -> None:
+    """Raise unless ``value`` holds numbers of tokens, integers (B, N), none of them missing.
+
+    With ``below`` they must lie in 0 … below − 1. This looks at values, which would make a GPU
+    wait and cannot be done in a compiled graph; there the lookup itself refuses.
+
+    Raises:
+        TypeError: if it is not a tensor of integers.
+        ValueError: if it is empty, has another shape, or a number is out of range.
+    """
+    check_tensor(name, value)
+    if value.dtype == torch.bool or value.is_floating_point() or value.is_complex():
+        raise TypeError(f"{name} must be integers, got {value.dtype}")
+    if value.ndim != 2:
+        hint = f"; for a single sequence pass {name}[None]" if value.ndim == 1 else ""
+        raise ValueError(f"{name} must have shape (B, N), got {tuple(value.shape)}{hint}")
+    if 0 in value.shape:
+        raise ValueError(f"{name} must not be empty, got shape {tuple(value.shape)}")
+    if below is None or value.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    lowest, highest = (int(end) for end in value.aminmax())
+    if lowest < 0 or highest >= below:
+        raise ValueError(f"{name} must be from 0 to {below - 1}, got {lowest} to {highest}")
+
+
+def check_window(window: object, causal: bool) -> None:
+    """Raise unless ``window`` is None, or an integer of at least 1 and the attention causal.
+
+    Raises:
+        TypeError: if it is not an integer.
+        ValueError: if it is below 1, or the attention sees the future.
+    """
+    if window is None:
+        return
+    check_count("window", window, minimum=1)
+    if not causal:
+        raise ValueError("window counts keys back from the query, so it needs causal=True")
 
 
 def check_names(name: str, value: object, known: Sequence[str]) -> frozenset[str]:

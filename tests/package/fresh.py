@@ -4,25 +4,53 @@ The tests wrap every function of `tfbook` in a check of its shapes. `torch.compi
 functions a reader has, so it gets a copy without that. Planted bugs are edits to the text.
 """
 
+import re
 import sys
 import types
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import tfbook
 
-MODULES = ("validate", "masks", "scores", "tiled", "variants", "attention")  # in order of import
-MULTIHEAD = (
-    *("validate", "costs", "masks", "states", "scores", "tiled", "variants", "attention"),
-    *("headweights", "rotary", "relative", "positions", "multihead", "latent"),
-)
+
+class Mutant(NamedTuple):
+    """One planted bug: the text it replaces in a module, and the check that must catch it."""
+
+    bug: str
+    module: str
+    old: str
+    new: str
+    caught_by: str
+    variant: str = "reference"
+
+    @property
+    def edits(self) -> dict[str, list[tuple[str, str]]]:
+        """What `copies` has to replace."""
+        return {self.module: [(self.old, self.new)]}
+
+
+@cache
+def needed(*names: str) -> tuple[str, ...]:
+    """Return the modules that the named ones import, directly or not, each after its own."""
+    found = {}
+    for name in names:
+        text = Path(tfbook.__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+        imported = re.findall(r"^from tfbook\.(\w+) import", text, flags=re.MULTILINE)
+        found |= dict.fromkeys(needed(*imported)) | {name: None}
+    return tuple(found)
+
+
+MULTIHEAD = needed("multihead", "latent")
+MODELS = needed("models")
 
 
 def attention(
     package: str, edits: dict[str, list[tuple[str, str]]] | None = None
 ) -> types.ModuleType:
     """Copy what attention is made of, see `copies`; return the copy of `tfbook.attention`."""
-    return copies(package, MODULES, edits)
+    return copies(package, needed("attention"), edits)
 
 
 def copies(

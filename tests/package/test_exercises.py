@@ -5,9 +5,10 @@ import inspect
 import random
 import re
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def test_the_library_passes_its_own_exercises(name):
 def stub_of(name):
     """Run the stub's source as the reader's cell would, and return the function."""
     description = exercises.describe(name)
-    scope = {"torch": torch, "Iterator": Iterator}
+    scope = {"torch": torch, "Callable": Callable, "Iterator": Iterator}
     exec(description.stub, scope)
     return scope[description.signature.partition("(")[0]]
 
@@ -518,8 +519,8 @@ def test_known_slips_differ_from_the_right_answer(monkeypatch):
         )
 
     for name, function in RIGHT:
-        module = inspect.getmodule(exercises._find(name).stub)
-        monkeypatch.setattr(module, "expect", spying)
+        module = sys.modules[exercises._find(name).stub.__module__]
+        monkeypatch.setattr(module, "expect", spying, raising=False)
         exercises.evaluate(name, function)
     assert len(seen) > 100
     # In one of the three orders of the stream the maximum never grows, so nothing is rescaled.

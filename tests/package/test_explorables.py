@@ -28,6 +28,9 @@ PAIRS = [
     {"source": ["yes"], "target": ["oui", "!"], "weights": [[1.0], [1.0]]},
 ]
 TOKENS = "a b c a b c d".split()
+NEXT = explorables.pack_next_tokens(
+    "once </p> upon", [math.sin(i) * 3 for i in range(60)], [f" {i}" for i in range(60)], shown=12
+)
 
 
 def patterns(layers=2, heads=3, tokens=7, causal=True):
@@ -60,6 +63,13 @@ MAKE = {
     "relative_bias_shapes": explorables.relative_bias_shapes,
     "relative_bias_shapes with tables": lambda: explorables.relative_bias_shapes(
         scheme="t5", n_buckets=4, clip=1, t5_table=torch.ones(4, 2), shaw_table=torch.ones(3, 5)
+    ),
+    "shape_tracer": explorables.shape_tracer,
+    "shape_tracer of two stacks": lambda: explorables.shape_tracer("t5-small", part="decoder qkv"),
+    "next_token_sampling": lambda: explorables.next_token_sampling([NEXT], top_p=0.8, draws=9),
+    "cache_growth": explorables.cache_growth,
+    "head_viewer of many heads": lambda: explorables.head_viewer(
+        [{"tokens": TOKENS, "weights": patterns(11, 3, causal=False)}], layer=10
     ),
     "softmax_temperature": explorables.softmax_temperature,
     "attention_steps": explorables.attention_steps,
@@ -344,6 +354,8 @@ def head_facts(weights, tokens):
         "previous": mean(i - 1 == j),
         "first": mean(j == 0),
         "after_copy": copied.mean().item() if len(copied) else None,
+        "next": (weights * (i + 1 == j)).sum(1)[1:-1].mean().item(),
+        "last": weights[1:-1, -1].mean().item(),
         "distance": mean((i - j).abs()),
         "entropy": torch.special.entr(weights).sum(1)[1:].mean().item(),
     }
@@ -366,7 +378,8 @@ def test_pure_heads_have_pure_statistics():
     weights = torch.stack([eye, previous, induction, torch.full((n, n), 1 / n)])[None]
     figure = explorables.head_viewer([{"tokens": TOKENS, "weights": weights}])
     assert figure.stats == pytest.approx(
-        {"self": 1, "previous": 0, "first": 0, "after_copy": 0, "distance": 0, "entropy": 0}
+        {"self": 1, "distance": 0, "entropy": 0}
+        | dict.fromkeys(["previous", "first", "after_copy", "next", "last"], 0)
     )
     figure.head = 1
     assert figure.stats["previous"] == figure.stats["distance"] == 1
@@ -633,7 +646,7 @@ BAD = [
     (lambda: heads(tokens=["a"]), ValueError, "tokens must have 2 to 64 tokens, got 1"),
     (lambda: heads(weights=patterns()[0]), ValueError, "weights must have 4 dimensions"),
     (lambda: heads(title=" "), ValueError, "title must be a text"),
-    (lambda: heads(weights=patterns(13, 12)), ValueError, "at most 144 heads, got 156"),
+    (lambda: heads(weights=patterns(28, 11)), ValueError, "at most 300 heads, got 308"),
     (lambda: heads(more=patterns(1, 3)), ValueError, "2 layers and 3 heads like those of texts"),
     (lambda: read(layer=2), ValueError, "layer must be between 0 and 1, got 2"),
     (lambda: read(token=7), ValueError, "token must be between 0 and 6, got 7"),
@@ -653,6 +666,52 @@ BAD = [
     (lambda: X.relative_bias_shapes(distance=-65), ValueError, "distance must be between -64 and"),
     (lambda: X.relative_bias_shapes(t5_table=[[0.0]]), ValueError, "t5_table must have 32 rows"),
     (lambda: X.relative_bias_shapes(shaw_table=[[0]]), ValueError, "shaw_table must have 33 rows"),
+    (lambda: X.shape_tracer("gpt5"), ValueError, "preset must be one of transformer-base"),
+    (lambda: X.shape_tracer(n_heads=7), ValueError, "n_heads must divide d_model = 576 with an"),
+    (lambda: X.shape_tracer(n_heads=64), ValueError, "an even size each, got 64"),
+    (lambda: X.shape_tracer(n_kv_heads=2), ValueError, "n_kv_heads must divide n_heads = 9, got 2"),
+    (
+        lambda: X.shape_tracer("gpt2", length=1025),
+        ValueError,
+        "at most 1024, the positions",
+    ),
+    (lambda: X.shape_tracer(length=0), ValueError, "length must be between 1 and 32768, got 0"),
+    (lambda: X.shape_tracer(d_model=64.0), TypeError, "d_model must be a whole number, got float"),
+    (lambda: X.shape_tracer(tied=1), TypeError, "tied must be True or False, got int"),
+    (lambda: X.shape_tracer(part="x"), ValueError, "part must be one of embed, position"),
+    (lambda: X.shape_tracer(precision="f4"), ValueError, "precision must be one of float32"),
+    (lambda: X.shape_tracer(measure="time"), ValueError, "measure must be one of parameters"),
+    (lambda: X.cache_growth("bert-base"), ValueError, "preset must be one of gpt2, gpt2-xl"),
+    (lambda: X.cache_growth(n_kv_heads=4), ValueError, "n_kv_heads must divide n_heads = 9, got 4"),
+    (lambda: X.cache_growth(n_heads=8, n_kv_heads=16), ValueError, "n_heads = 8, got 16"),
+    (lambda: X.cache_growth(window=8), ValueError, "window must be between 16 and 8192, got 8"),
+    (lambda: X.cache_growth(batch=0), ValueError, "batch must be between 1 and 256, got 0"),
+    (lambda: X.cache_growth(d_head="64"), TypeError, "d_head must be a whole number, got str"),
+    (lambda: X.next_token_sampling({}), TypeError, "prompts must be a list of dictionaries"),
+    (lambda: X.next_token_sampling([]), ValueError, "prompts must be 1 to 12 dictionaries, got 0"),
+    (lambda: X.next_token_sampling([3]), TypeError, r"prompts\[0\] must be a dictionary, got int"),
+    (lambda: X.next_token_sampling([{"prompt": "a"}]), ValueError, "must have log_probs, rest, to"),
+    (lambda: following(prompt=""), TypeError, r"prompts\[0\] prompt must be a string with"),
+    (lambda: following(log_probs=[-1.0]), ValueError, "log_probs must have 12 numbers, got 1"),
+    (lambda: following(log_probs=[-9.0] * 11 + [-1.0]), ValueError, "log_probs and then rest must"),
+    (lambda: following(rest=[[3]]), ValueError, r"rest\[0\] must be \[count, log-probability\]"),
+    (lambda: following(rest=[[0, -9.0]]), ValueError, "count must be between 1 and"),
+    (lambda: following(rest=[]), ValueError, "probabilities that sum to 1, got 0"),
+    (lambda: following({"temperature": 0}), ValueError, "temperature must be between 0.1 and 5"),
+    (lambda: following({"top_k": 13}), ValueError, "top_k must be between 0 and 12, got 13"),
+    (lambda: following({"top_p": 0}), ValueError, "top_p must be between 0.01 and 1, got 0"),
+    (lambda: following({"min_p": 2}), ValueError, "min_p must be between 0 and 1, got 2"),
+    (lambda: following({"draws": -1}), ValueError, "draws must be between 0 and 10000, got -1"),
+    (lambda: X.pack_next_tokens("", [0, 0], "ab"), TypeError, "prompt must be a string with"),
+    (lambda: X.pack_next_tokens("x", [[0.0]], "a"), TypeError, "logits must be a list of numbers"),
+    (lambda: X.pack_next_tokens("x", [math.nan, 0.0], "ab"), ValueError, "logits must be finite"),
+    (
+        lambda: X.pack_next_tokens("x", [0.0, 0.0], "abc"),
+        ValueError,
+        "as many as logits, got 3",
+    ),
+    (lambda: X.pack_next_tokens("x", [0.0, -math.inf], "ab", shown=2), ValueError, "2 tokens, got"),
+    (lambda: X.pack_next_tokens("x", [0.0], "a", shown=1), ValueError, "shown must be between 2"),
 ]
 
 
@@ -662,6 +721,10 @@ def packed(**changes):
 
 def align(**changes):
     return explorables.alignment_viewer([PAIRS[0] | changes])
+
+
+def following(controls=None, **changes):
+    return explorables.next_token_sampling([NEXT | changes], **(controls or {}))
 
 
 def heads(more=None, **changes):

@@ -145,3 +145,17 @@ def test_multihead_attention_of_pytorch_takes_the_opposite_mask():
 def test_bad_input_is_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 9])
+@pytest.mark.parametrize(("n", "m"), [(5, 5), (3, 7), (1, 7), (7, 3), (0, 4)])
+def test_a_band_allows_a_query_itself_and_those_just_before_it(n, m, window):
+    allowed = masks.band_mask(n, m, window)
+    for i in range(n):
+        place = i + m - n
+        for j in range(m):
+            assert allowed[i, j] == (place - window < j <= place)
+
+
+def test_a_band_as_wide_as_the_keys_is_the_causal_mask():
+    assert torch.equal(masks.band_mask(5, 7, 7), masks.causal_mask(5, 7))

@@ -565,12 +565,73 @@ def test_calling_refuses(plain, name):
     [
         ({"add_bias_kv": True}, "add_bias_kv"),
         ({"add_zero_attn": True}, "add_zero_attn"),
-        ({"dropout": 0.1}, r"dropout \(set module.dropout = 0.0"),
     ],
 )
 def test_what_has_no_place_here_is_not_taken_from_pytorch(plain, options, message):
     with pytest.raises(ValueError, match=message):
         plain.attention.MultiHeadAttention.from_torch(nn.MultiheadAttention(24, 6, **options))
+
+
+def test_dropout_drops_the_same_weights_as_pytorchs():
+    theirs = nn.MultiheadAttention(24, 6, dropout=0.4, batch_first=True).double()
+    ours = MultiHeadAttention.from_torch(theirs)
+    back = ours.to_torch()
+    x = normal(B, N, 24)
+    found = []
+    for module in (theirs, back):
+        torch.manual_seed(5)
+        found.append(module(x, x, x, need_weights=True)[0])
+    torch.manual_seed(5)
+    found.append(ours(x)[0])
+    torch.testing.assert_close(found[2], found[0])
+    torch.testing.assert_close(found[1], found[0])
+    whole = ours.eval()(x)[0]
+    assert not torch.allclose(whole, found[0])
+    torch.testing.assert_close(whole, theirs.eval()(x, x, x)[0])
+
+
+def test_dropout_leaves_the_mean_of_what_is_found():
+    mha = MultiHeadAttention(6, 2, dropout=0.5).double()
+    x = normal(1, 5, 6).expand(4000, -1, -1)
+    torch.manual_seed(0)
+    mean = mha(x)[0].mean(0)
+    torch.testing.assert_close(mean, mha.eval()(x[:1])[0][0], atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize("window", [1, 3, 7, 11])
+def test_a_window_hides_what_is_farther_back(window):
+    mha = MultiHeadAttention(D, H, d_head=DK, causal=True, window=window).double()
+    weights = mha.weights(normal(B, N, D))
+    seen = torch.arange(N)[:, None] - torch.arange(N)  # how far back key j is from query i
+    assert ((weights > 0) == ((seen >= 0) & (seen < window))).all()
+
+
+@pytest.mark.parametrize("cuts", [[1] * N, [3, 4], [6, 1], [1, 6]], ids=str)
+def test_a_window_counts_back_through_the_state(cuts):
+    mha = MultiHeadAttention(
+        D, H, n_kv_heads=2, d_head=DK, causal=True, window=3, position=RotaryPositions(DK)
+    ).double()
+    x, state, pieces = normal(B, N, D), None, []
+    for piece in x.split(cuts, dim=1):
+        y, state = mha(piece, state)
+        pieces.append(y)
+    torch.testing.assert_close(torch.cat(pieces, 1), mha(x)[0])
+
+
+@pytest.mark.untyped
+@pytest.mark.parametrize(
+    ("choices", "error", "message"),
+    [
+        ({"dropout": 1.0}, ValueError, "dropout must be from 0 up to below 1, got 1.0"),
+        ({"dropout": "a"}, TypeError, "dropout must be a number, got str"),
+        ({"window": 0, "causal": True}, ValueError, "window must be at least 1, got 0"),
+        ({"window": 2.0, "causal": True}, TypeError, "window must be an integer, got float"),
+        ({"window": 2}, ValueError, "needs causal=True"),
+    ],
+)
+def test_dropout_and_window_are_checked(plain, choices, error, message):
+    with pytest.raises(error, match=message):
+        plain.attention.MultiHeadAttention(24, 6, **choices)
 
 
 @pytest.mark.untyped

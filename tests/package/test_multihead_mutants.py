@@ -1,32 +1,22 @@
 """The checks of multi-head and latent attention proved by planted bugs, each caught by one."""
 
 import sys
-from typing import NamedTuple
 
 import fresh
 import pytest
+from fresh import Mutant
 from multihead_properties import CHECKS, LATENT, PARITY, Kit
 from torch.autograd.gradcheck import GradcheckError
 
 ALL = CHECKS | LATENT
 
 
-class Mutant(NamedTuple):
-    """One planted bug: the text it replaces in a module, and the check that must catch it."""
-
-    bug: str
-    module: str
-    old: str
-    new: str
-    caught_by: str
-
-
 MUTANTS = [
     Mutant(
         "heads interleaved instead of stacked",
         "multihead",
-        "x.unflatten(-1, (n_heads, x.shape[-1] // n_heads)).transpose(-2, -3)",
-        "x.unflatten(-1, (x.shape[-1] // n_heads, n_heads)).movedim(-1, -3)",
+        "x.view(*x.shape[:-1], n_heads, x.shape[-1] // n_heads).transpose(-2, -3)",
+        "x.view(*x.shape[:-1], x.shape[-1] // n_heads, n_heads).movedim(-1, -3)",
         "test_splitting_cuts_features_and_merging_undoes_it",
     ),
     Mutant(
@@ -75,23 +65,22 @@ MUTANTS = [
     Mutant(
         "positions start again with every piece",
         "multihead",
-        "torch.arange(seen - past, seen + n, device=x.device)",
-        "torch.arange(past + n, device=x.device).where(torch.arange(past + n) < past, "
-        "torch.arange(past + n) - past)",
+        "own = self._places(seen, seen + n, x.device)",
+        "own = self._places(0, n, x.device)",
         "test_any_way_to_cut_a_sequence_gives_the_whole",
     ),
     Mutant(
         "positions counted from the first key held",
         "multihead",
-        "torch.arange(seen - past, seen + n, device=x.device)",
-        "torch.arange(past + n, device=x.device)",
+        "own = self._places(seen, seen + n, x.device)",
+        "own = self._places(past, past + n, x.device)",
         "test_dropping_old_keys_from_a_state_equals_masking_them",
     ),
     Mutant(
         "only the queries are rotated",
         "multihead",
-        "self.position.rotate(q, own), self.position.rotate(k, own)",
-        "self.position.rotate(q, own), k",
+        "part.rotate(q, own), part.rotate(k, own)",
+        "part.rotate(q, own), k",
         "test_padding_in_front_is_remembered_by_the_state",
     ),
     Mutant(
@@ -316,7 +305,7 @@ def healthy():
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.bug.replace(" ", "_"))
 def test_the_planted_bug_is_caught(mutant, healthy):
     check = ALL[mutant.caught_by]
-    sick = kit_of("sick_multihead", {mutant.module: [(mutant.old, mutant.new)]})
+    sick = kit_of("sick_multihead", mutant.edits)
     check(healthy)  # what is caught is the bug, not the copy
     with pytest.raises((AssertionError, GradcheckError)):
         check(sick)

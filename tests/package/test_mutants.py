@@ -1,23 +1,11 @@
 """The property suite proved: planted bugs, each caught by a property other than parity."""
 
-from typing import NamedTuple
 
 import fresh
 import pytest
 from attention_properties import CHECKS, Bound
+from fresh import Mutant
 from torch.autograd.gradcheck import GradcheckError
-
-
-class Mutant(NamedTuple):
-    """One planted bug: the text it replaces in a module, and the check that must catch it."""
-
-    bug: str
-    module: str
-    old: str
-    new: str
-    caught_by: str
-    variant: str = "reference"
-
 
 RESTRICT = (
     "    scores = restrict(scores, mask=mask, bias=bias, causal=causal)  # −∞ where not allowed\n"
@@ -206,7 +194,7 @@ def healthy():
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.variant}-{m.bug}".replace(" ", "_"))
 def test_the_planted_bug_is_caught(mutant, healthy):
     check = CHECKS[mutant.caught_by]
-    sick = fresh.attention("sick_tfbook", {mutant.module: [(mutant.old, mutant.new)]}).VARIANTS
+    sick = fresh.attention("sick_tfbook", mutant.edits).VARIANTS
     variant = healthy[mutant.variant]
     check(Bound(variant.fn, variant))  # what is caught is the bug, not the copy
     with pytest.raises((AssertionError, GradcheckError)):

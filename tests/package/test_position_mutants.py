@@ -1,22 +1,12 @@
 """The position properties proved: planted bugs, each caught without another implementation."""
 
-from typing import NamedTuple
 
 import fresh
 import pytest
+from fresh import Mutant
 from position_properties import CHECKS
 
-MODULES = ("validate", "rotary", "relative", "positions")
-
-
-class Mutant(NamedTuple):
-    """One planted bug: the text it replaces in a module, and the check that must catch it."""
-
-    bug: str
-    module: str
-    old: str
-    new: str
-    caught_by: str
+MODULES = fresh.needed("positions")
 
 
 MUTANTS = [
@@ -128,8 +118,8 @@ MUTANTS = [
     Mutant(
         "turned the other way in one layout",
         "rotary",
-        "torch.complex(a, b) * torch.complex(cos, sin)",
-        "torch.complex(a, b) * torch.complex(cos, -sin)",
+        "_as_complex(x.to(exact)) * table[0]",
+        "_as_complex(x.to(exact)) * table[0].conj()",
         "test_reordering_changes_one_layout_into_the_other",
     ),
     Mutant(
@@ -156,14 +146,15 @@ MUTANTS = [
     Mutant(
         "rotation in half precision",
         "rotary",
-        "exact = torch.promote_types(x.dtype, torch.float32)",
-        'exact = x.dtype if layout == "half" else torch.promote_types(x.dtype, torch.float32)',
+        "a, b = x.to(exact).chunk(2, dim=-1)  # (..., N, P) each",
+        "table, (a, b) = [each.to(x.dtype) for each in table], x.chunk(2, dim=-1)\n"
+        "        cos, sin = table",
         "test_half_precision_turns_in_float32",
     ),
     Mutant(
         "batched turns in the place of heads",
         "rotary",
-        "if positions.ndim == 2:",
+        "if table[0].ndim == 3:",
         "if False:",
         "test_each_sequence_may_turn_by_its_own_positions",
     ),
@@ -347,7 +338,7 @@ MUTANTS = [
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.bug.replace(" ", "_"))
 def test_the_planted_bug_is_caught(mutant):
-    sick = fresh.copies("sick_tfbook", MODULES, {mutant.module: [(mutant.old, mutant.new)]})
+    sick = fresh.copies("sick_tfbook", MODULES, mutant.edits)
     with pytest.raises((AssertionError, IndexError, RuntimeError)):
         CHECKS[mutant.caught_by](sick)
 

@@ -13,7 +13,7 @@ from torch import nn
 from tfbook import positions
 from tfbook.attention import attend
 
-MODULES = ("validate", "rotary", "relative", "positions")
+MODULES = fresh.needed("positions")
 
 
 @pytest.mark.parametrize("name", CHECKS)

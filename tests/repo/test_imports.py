@@ -10,12 +10,12 @@ from repofiles import ROOT, named, short
 # One total order, read left to right and downward: a module imports only what stands before it.
 LEVELS = (
     "validate costs tokenizers data metrics plotting claims explorables",
-    "masks states scores tiled variants attention headweights rotary relative positions efficient "
-    "linear ssm",
-    "multihead latent layers moe graphs recurrent seq2seq",
-    "models vision multimodal",
-    "pretrained generation training interpret theory precision memory quantize parallel finetune "
-    "debug",
+    "masks states caches scores tiled variants attention headweights rotary relative positions "
+    "sampling efficient linear ssm",
+    "multihead latent layers embeddings blocks moe graphs recurrent seq2seq",
+    "parts config presets assembly models vision multimodal",
+    "families checkpoints modelfiles pretrained prompts generation beam speculative training "
+    "interpret theory precision memory quantize parallel finetune debug",
     "experiments exercises __main__",
 )
 ORDER = [name for level in LEVELS for name in level.split()]

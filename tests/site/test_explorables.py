@@ -17,9 +17,20 @@ import pytest
 import torch
 
 from book.tools.assets import wrap_modules
-from tfbook import attention, experiments, explorables, masks, positions, relative, rotary
+from tfbook import (
+    attention,
+    costs,
+    experiments,
+    explorables,
+    masks,
+    positions,
+    relative,
+    rotary,
+    sampling,
+)
 from tfbook.data import word_vectors
-from tfbook.explorables import _softmax
+from tfbook.explorables import _cache, _sampling, _softmax
+from tfbook.presets import preset
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +64,8 @@ TEXTS = [
     {"tokens": LETTERS, "weights": some_weights(2, 4, 43, 43, causal=True), "title": "letters"},
     {"tokens": SOURCE, "weights": some_weights(2, 4, 8, 8), "title": "<words>"},
 ]
+REAL_HEADS = experiments.log("pretrained_heads")
+NEXT = experiments.log("next_tokens")["prompts"]
 BIAS_TABLE = (torch.arange(32 * 4).double().reshape(32, 4) / 10).sin() - 1
 SHAW_TABLE = torch.linspace(-1, 1, 11).double()[:, None]
 FIGURES = {
@@ -68,6 +81,10 @@ FIGURES = {
     ],
     "alignment": lambda: [explorables.alignment_viewer(PAIRS)],
     "heads": lambda: [explorables.head_viewer(TEXTS)],
+    "real": lambda: [explorables.head_viewer(REAL_HEADS["minilm"], layer=1, head=8, token=3)],
+    "shape": lambda: [explorables.shape_tracer()],
+    "next": lambda: [explorables.next_token_sampling(NEXT)],
+    "cache": lambda: [explorables.cache_growth()],
     "waves": lambda: [explorables.encoding_wavelengths()],
     "rope": lambda: [explorables.rope_rotation()],
     "bias": lambda: [explorables.relative_bias_shapes()],
@@ -83,9 +100,13 @@ MAKERS = (
     explorables.encoding_wavelengths,
     explorables.rope_rotation,
     explorables.relative_bias_shapes,
+    explorables.shape_tracer,
+    lambda: explorables.next_token_sampling(NEXT[:2]),
+    explorables.cache_growth,
 )
 LARGE = [[0, 0, 0, 9e5], [1e6, 0, 0, 0], [0, 0, 0, 0], [-1e6, 0, 0, 0], [0, 1e6, 0, 0], [0] * 4]
 EXTRA = {
+    "smollm2": lambda: [explorables.head_viewer(REAL_HEADS["smollm2"])],
     "large": lambda: [explorables.attention_steps(keys=LARGE, query=[2, -2, 0, 2])],
     "tables": lambda: [
         explorables.relative_bias_shapes(
@@ -1053,6 +1074,350 @@ def test_biases_follow_a_finger(visit):
     check_bias(page, "alibi", distance=0, both=True, head=7)
 
 
+# ---------------------------------------------------------------------- heads of real models
+
+
+def check_overview(page, model, text, key):
+    """The number of each head in the overview, by a mask over its matrix."""
+    item = REAL_HEADS[model][text]
+    weights = double(explorables.unpack_weights(item["weights"]))
+    inner = weights[:, :, 1:-1]
+    expected = {
+        "first": weights[:, :, 1:, 0],
+        "previous": weights.diagonal(-1, dim1=-2, dim2=-1),
+        "self": weights.diagonal(dim1=-2, dim2=-1)[..., 1:],
+        "next": inner.diagonal(2, dim1=-2, dim2=-1),
+        "last": inner[..., -1],
+    }[key].mean(-1)
+    shown = page.locator('[data-name^="overview["]').evaluate_all(
+        "n => n.map(x => x.dataset.value)"
+    )
+    assert [float(x) for x in shown] == pytest.approx(expected.flatten().tolist(), abs=TOLERANCE)
+    half = page.get_by_text(f"More than half of it: {(expected > 0.5).sum()} of {len(shown)} heads")
+    assert half.is_visible()
+
+
+def test_overview_counts_what_the_weights_say(visit, origin):
+    page = visit("real", origin)
+    for key in ("first", "previous", "self", "next", "last"):
+        control(page, "counted", key).check()
+        check_overview(page, "minilm", 0, key)
+    control(page, "text").select_option("1")
+    check_overview(page, "minilm", 1, "last")
+
+
+@pytest.mark.parametrize("touch", [False, True])
+def test_any_of_270_heads_can_be_reached(visit, touch):
+    page = visit("smollm2", width=390 if touch else 1280, touch=touch)
+    check_overview(page, "smollm2", 0, "first")
+    assert control(page, "head").count() == 9
+    assert control(page, "counted").count() == 4  # nothing looks ahead under a causal mask
+    weights = double(explorables.unpack_weights(REAL_HEADS["smollm2"][0]["weights"]))
+    for _ in range(16):
+        control(page, "layer").press("ArrowRight")
+    choice = control(page, "head", "16.3")
+    choice.tap() if touch else choice.press("Space")
+    back = weights[16, 3].diagonal(-1).mean().item()
+    assert value(page, "previous") == pytest.approx(back, abs=TOLERANCE)
+    grid = page.locator(".tfx-overview")
+    grid.scroll_into_view_if_needed()
+    box = grid.bounding_box()
+    at = {"x": box["width"] * 5.5 / 9, "y": box["height"] * 18.5 / 30}
+    grid.tap(position=at) if touch else grid.click(position=at)
+    assert control(page, "head", "18.5").is_checked()
+    assert values(page, "weight", 13) == pytest.approx(weights[18, 5, -1].tolist(), abs=TOLERANCE)
+
+
+# ---------------------------------------------------------------------- shape_tracer
+
+
+def check_shape(page, name="smollm2-135m", *, n=128, batch=1, precision="float32", **changes):
+    figure = explorables.shape_tracer(name, length=n, batch=batch, precision=precision, **changes)
+    tied = {"tie_embeddings": changes.pop("tied")} if "tied" in changes else {}
+    config, near = preset(name, **changes, **tied), functools.partial(pytest.approx, rel=1e-12)
+    size = {"float32": 4, "float16": 2, "int8": 1}[precision]
+    assert value(page, "total_parameters") == config.count_parameters()
+    assert value(page, "total_flops") == near(config.flops(n, batch))
+    assert value(page, "weight_bytes") == size * config.count_parameters()
+    assert value(page, "activation_bytes") == figure.activation_bytes
+    if config.kind == "encoder":
+        assert page.locator('[data-name="cache_bytes"]').is_hidden()
+    else:
+        m = n if config.kind == "encoder-decoder" else 0
+        assert value(page, "cache_bytes") == config.kv_cache_bytes(n, batch, size, m=m)
+    assert page.locator('[data-name^="amount["]').count() == len(figure.parts)
+    for measure in ("flops", "bytes", "parameters"):
+        control(page, "measure", measure).check()
+        expected = [part[measure] for part in figure.parts]
+        assert values(page, "amount", len(expected)) == near(expected)
+    shapes = page.locator(".tfx-shape").all_inner_texts()
+    for text, part in zip(shapes, figure.parts, strict=True):
+        assert text.replace("\u202f", "").startswith(str(tuple(part["shape"])))
+
+
+def check_part(page, part, figure):
+    found = next(p for p in figure.parts if p["key"] == part)
+    assert page.locator(".tfx-detail").is_visible()
+    for name in ("parameters", "flops", "bytes"):
+        assert value(page, f"part_{name}") == found[name]
+
+
+def test_shapes_show_the_packages_numbers(visit, origin):
+    page = visit("shape", origin)
+    check_shape(page)
+    check_part(page, "qkv", explorables.shape_tracer())
+
+
+@pytest.mark.parametrize("name", list(explorables.shape_tracer().data["presets"]))
+def test_shapes_of_every_preset(visit, name):
+    page = visit("shape")
+    control(page, "d_model").press("End")
+    control(page, "vocab_size").press("Home")
+    other = "gpt2" if name == "smollm2-135m" else name  # choosing what is chosen changes nothing
+    control(page, "preset").select_option(other)  # what was moved is forgotten
+    control(page, "preset").select_option(name)
+    check_shape(page, name)
+
+
+def test_shapes_follow_the_keyboard(visit):
+    page = visit("shape")
+    control(page, "d_model").press("ArrowRight")  # 640: heads fall to the next divisor
+    check_shape(page, d_model=640, n_heads=8, n_kv_heads=2)
+    control(page, "n_heads").press("ArrowRight")
+    control(page, "n_kv_heads").press("End")
+    check_shape(page, d_model=640, n_heads=10, n_kv_heads=10)
+    control(page, "n_layers").press("Home")
+    control(page, "tied").press("Space")
+    control(page, "d_ff").press("ArrowLeft")
+    control(page, "vocab_size").press("Home")
+    control(page, "batch").press("ArrowRight")
+    control(page, "length").press("End")
+    control(page, "precision", "int8").check()
+    sizes = {"d_model": 640, "n_heads": 10, "n_kv_heads": 10, "n_layers": 1, "d_ff": 1024}
+    check_shape(page, n=8192, batch=2, precision="int8", vocab_size=256, tied=False, **sizes)
+    page.locator('[data-control="part"]:checked').press("ArrowDown")
+    figure = explorables.shape_tracer(
+        length=8192, batch=2, precision="int8", vocab_size=256, tied=False, **sizes
+    )
+    check_part(page, "scores", figure)
+    said = page.get_by_role("status").filter(has_text="scores, softmax: 0.0% of the parameters")
+    said.wait_for()
+
+
+def test_shapes_follow_a_finger(visit):
+    page = visit("shape", width=390, touch=True)
+    tap_slider(page, "batch", 0.999)
+    control(page, "part", "up").tap()
+    control(page, "precision", "float16").tap()
+    check_shape(page, batch=256, precision="float16")
+    check_part(page, "up", explorables.shape_tracer(batch=256, precision="float16"))
+
+
+def test_second_stack_has_parts_of_its_own(visit):
+    page = visit("shape")
+    control(page, "preset").select_option("t5-small")
+    control(page, "part", "decoder cross_scores").check()
+    figure = explorables.shape_tracer("t5-small")
+    check_part(page, "cross_scores", figure)
+    control(page, "part", "decoder embed").check()
+    assert value(page, "part_parameters") == 0  # the table is the encoder's
+
+
+def test_length_ends_with_the_positions_of_the_preset(visit):
+    page = visit("shape")
+    control(page, "length").press("End")
+    check_shape(page, n=8192)
+    control(page, "preset").select_option("bert-base")
+    check_shape(page, "bert-base", n=512)
+
+
+# ---------------------------------------------------------------------- next_token_sampling
+
+
+def check_next(page, prompt=0, *, seed=0, draws=0, rows=12, **cuts):
+    cuts = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | cuts
+    entries = _sampling.entries_of(NEXT[prompt])
+    logs = torch.cat([torch.full((c,), x, dtype=torch.double) for c, x in entries])
+    logits = sampling.warp(
+        logs,
+        temperature=cuts["temperature"],
+        top_k=cuts["top_k"] or None,
+        top_p=cuts["top_p"] if cuts["top_p"] < 1 else None,
+        min_p=cuts["min_p"] or None,
+    )
+    before, after = logs.softmax(0), logits.softmax(0)
+    uniform = torch.tensor(_sampling.uniforms(seed, draws), dtype=torch.double)
+    ids = sampling.draw(logits.expand(draws, -1), uniform)
+    times = ids.bincount(minlength=len(logs))
+    for name, column in (("before", before), ("after", after), ("drawn", times)):
+        column = column.double()
+        expected = [*column[:rows].tolist(), column[rows:].sum().item()]
+        shown = [*values(page, name, rows), value(page, f"{name}[others]")]
+        assert shown == pytest.approx(expected, abs=TOLERANCE)
+    near = functools.partial(pytest.approx, abs=TOLERANCE)
+    assert value(page, "kept") == (after > 0).sum().item()
+    mass = (logs / cuts["temperature"]).softmax(0)[after > 0].sum().item()
+    assert value(page, "mass") == near(mass)
+    assert value(page, "entropy_before") == near(torch.special.entr(before).sum().item())
+    assert value(page, "entropy") == near(torch.special.entr(after).sum().item())
+    struck = page.locator("tr.tfx-cut:not(:last-child)").count()
+    assert struck == (after[:rows] == 0).sum().item()
+    if draws:
+        last = ids[-1].item()
+        token = NEXT[prompt]["tokens"][last] if last < 40 else "…"
+        assert page.locator(".tfx-sofar mark").text_content() == token.replace("\n", "⏎")
+    else:
+        assert page.locator(".tfx-sofar mark").count() == 0
+    shows(page, "entropy", 3)
+
+
+def test_next_tokens_show_the_packages_numbers(visit, origin):
+    check_next(visit("next", origin))
+
+
+def test_next_tokens_follow_the_keyboard(visit):
+    page = visit("next")
+    for _ in range(5):
+        control(page, "top_k").press("ArrowRight")
+    check_next(page, top_k=5)
+    control(page, "temperature").press("End")
+    check_next(page, top_k=5, temperature=5.0)
+    control(page, "top_k").press("Home")
+    for _ in range(10):
+        control(page, "top_p").press("ArrowLeft")
+    check_next(page, temperature=5.0, top_p=0.9)  # the cut lies far down in the tail
+    control(page, "min_p").press("ArrowRight")
+    control(page, "temperature").press("Home")
+    check_next(page, temperature=0.1, top_p=0.9, min_p=0.01)
+    control(page, "prompt").select_option("3")
+    control(page, "top_p").press("Home")
+    check_next(page, 3, temperature=0.1, top_p=0.01, min_p=0.01)
+
+
+def test_tokens_are_drawn_by_seed_and_stay_when_settings_change(visit):
+    page = visit("next")
+    control(page, "prompt").select_option("4")
+    for _ in range(3):
+        control(page, "draw_1").press("Enter")
+    check_next(page, 4, draws=3)
+    control(page, "draw_100").click()
+    check_next(page, 4, draws=103)
+    control(page, "fresh").click()
+    check_next(page, 4, draws=103, seed=1)
+    for _ in range(20):
+        control(page, "top_k").press("ArrowRight")
+    check_next(page, 4, draws=103, seed=1, top_k=20)
+    control(page, "all").click()
+    check_next(page, 4, draws=103, seed=1, top_k=20, rows=40)
+    said = page.get_by_role("status").filter(has_text="20 of 49\u202f152 tokens are kept")
+    said.wait_for()
+    control(page, "clear").click()
+    check_next(page, 4, seed=1, top_k=20, rows=40)
+
+
+def test_next_tokens_follow_a_finger(visit):
+    page = visit("next", width=390, touch=True)
+    tap_slider(page, "min_p", 0.5)
+    control(page, "draw_100").tap()
+    check_next(page, min_p=0.5, draws=100)
+
+
+# ---------------------------------------------------------------------- cache_growth
+
+
+def check_cache(page, name="smollm2-135m", *, length=1024, batch=1, window=256, **changes):
+    how = {"length": length, "batch": batch, "window": window}
+    precision = changes.pop("precision", "float16")
+    figure = explorables.cache_growth(name, precision=precision, **how, **changes)
+    sizes = _cache._model(figure._now())
+    keys = ("d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff")
+    config = preset(name, **{key: sizes[key] for key in keys})
+    near = functools.partial(pytest.approx, rel=1e-12)
+    if config.max_len >= length:
+        assert value(page, "step_cached") == near(config.flops(1, batch, past=length - 1))
+        spared = 2 * batch * (length - 1) * config.d_model * config.vocab_size
+        assert value(page, "step_uncached") == near(config.flops(length, batch) - spared)
+    for key in ("step_cached", "step_uncached", "total_cached", "total_uncached", "break_even"):
+        assert value(page, key) == near(getattr(figure, key))
+    size = {"float32": 4, "float16": 2, "int8": 1}[precision]
+    n_heads, n_kv_heads, d_head = config.heads
+
+    def kept(heads, tokens):
+        return costs.kv_cache_bytes(config.n_layers, heads, d_head, tokens, batch, size)
+
+    assert value(page, "cache_bytes") == kept(n_kv_heads, length)
+    assert value(page, "window_bytes") == kept(n_kv_heads, min(window, length))
+    assert value(page, "multi_head_bytes") == kept(n_heads, length)
+    assert value(page, "multi_query_bytes") == kept(1, length)
+    assert value(page, "weight_bytes") == size * config.count_parameters()
+
+
+def test_cache_shows_the_packages_numbers(visit, origin):
+    check_cache(visit("cache", origin))
+
+
+def test_cache_follows_the_keyboard(visit):
+    page = visit("cache")
+    control(page, "length").press("ArrowRight")
+    check_cache(page, length=1536)
+    control(page, "n_kv_heads").press("Home")
+    control(page, "n_layers").press("End")
+    control(page, "d_head").press("ArrowRight")
+    control(page, "batch").press("ArrowRight")
+    control(page, "window").press("ArrowRight")
+    control(page, "precision", "float32").check()
+    changed = {"n_kv_heads": 1, "n_layers": 96, "d_head": 80, "precision": "float32"}
+    check_cache(page, length=1536, batch=2, window=512, **changed)
+    control(page, "preset").select_option("llama-7b")
+    check_cache(page, "llama-7b", length=1536, batch=2, window=512, precision="float32")
+    control(page, "n_kv_heads").press("ArrowLeft")
+    for _ in range(4):
+        control(page, "n_heads").press("ArrowLeft")
+    # On the way past 25, 24 and 20 heads those of keys and values fell to 5 and then to 4.
+    changed = {"n_heads": 16, "n_kv_heads": 4, "precision": "float32"}
+    check_cache(page, "llama-7b", length=1536, batch=2, window=512, **changed)
+    for _ in range(3):
+        control(page, "n_heads").press("ArrowLeft")
+    changed |= {"n_heads": 8, "n_kv_heads": 2}
+    check_cache(page, "llama-7b", length=1536, batch=2, window=512, **changed)
+    control(page, "length").press("End")
+    check_cache(page, "llama-7b", length=131_072, batch=2, window=512, **changed)
+
+
+def test_cache_follows_a_finger(visit):
+    page = visit("cache", width=390, touch=True)
+    control(page, "precision", "int8").tap()
+    tap_slider(page, "length", 0.001)
+    check_cache(page, length=1, precision="int8")
+
+
+@pytest.mark.parametrize("measure", ["step", "total"])
+def test_curves_of_the_cache_are_its_numbers(visit, measure):
+    page = visit("cache")
+    control(page, "measure", measure).check()
+    names = ["uncached", "cached", "multi_head", "cache", "multi_query", "window"]
+    found = {}
+    for name in names:
+        line = page.locator(f'[data-name="curve_{name}"]').get_attribute("points")
+        found[name] = [tuple(map(float, p.split(","))) for p in line.split()]
+    ends = {}  # axes in factors: each picture is a shift and a scale of two logarithms
+    for i in (0, 32, 64, 96):
+        length = 2048 ** (i / 96)
+        assert found["cache"][i][0] == pytest.approx(100 * i / 96)
+        if not float(length).is_integer():
+            continue
+        figure = explorables.cache_growth(length=int(length))
+        for name in names:
+            key = f"{measure}_{name}" if name in names[:2] else f"{name}_bytes"
+            ends.setdefault(name, []).append((found[name][i][1], math.log10(getattr(figure, key))))
+    for pair in (names[:2], names[2:]):
+        points = [p for name in pair for p in ends[name]]
+        (y0, v0), (y1, v1) = min(points, key=lambda p: p[1]), max(points, key=lambda p: p[1])
+        for y, v in points:
+            expected = y0 + (y1 - y0) * (v - v0) / (v1 - v0)
+            assert y == pytest.approx(expected, abs=1e-6) and y1 < y0
+
+
 # ---------------------------------------------------------------------- quiz
 
 
@@ -1188,6 +1553,15 @@ def test_axe_finds_nothing(visit, figures_at, name, theme):
         states.append(lambda: control(page, "direction", "to").check())
         states.append(lambda: control(page, "head", "1.0").check())
         states.append(lambda: control(page, "text").select_option("1"))
+    if name == "real":
+        states.append(lambda: control(page, "counted", "next").check())
+    if name == "shape":
+        states.append(lambda: control(page, "preset").select_option("t5-small"))
+        states.append(lambda: control(page, "part", "head").check())
+    if name == "next":
+        states.append(lambda: control(page, "top_k").press("ArrowRight"))
+        states.append(lambda: control(page, "draw_100").click())
+        states.append(lambda: control(page, "all").click())
     if name == "bias":
         for scheme in ("t5", "shaw", "none"):
             states.append(functools.partial(control(page, "scheme", scheme).check))
@@ -1295,12 +1669,14 @@ def check_chapter_of_attention(page):
 def check_multi_head(page):
     passage = experiments.log("heads")["passages"][0]
     weights = double(explorables.unpack_weights(passage["weights"]))[0, 0]
-    viewer = page.locator('[data-module="head_viewer"]')
+    viewer = page.locator('[data-module="head_viewer"]').first
     token = len(passage["tokens"]) - 1
     shown = values(viewer, "weight", len(passage["tokens"]))
     assert shown == pytest.approx(weights[token].tolist(), abs=TOLERANCE)
     back = weights.diagonal(-1).mean().item()
     assert value(viewer, "previous") == pytest.approx(back, abs=TOLERANCE)
+    for i, model in enumerate(REAL_HEADS, start=1):
+        check_overview(page.locator('[data-module="head_viewer"]').nth(i), model, 0, "first")
 
 
 def check_chapter_of_positions(page):
@@ -1312,11 +1688,22 @@ def check_chapter_of_positions(page):
     )
 
 
+def check_architecture(page):
+    check_shape(page.locator('[data-module="shape_tracer"]'))
+
+
+def check_generation(page):
+    check_next(page.locator('[data-module="next_token_sampling"]'))
+    check_cache(page.locator('[data-module="cache_growth"]'))
+
+
 CHAPTERS = {
     "01_motivation": check_motivation,
     "02_attention": check_chapter_of_attention,
     "03_multi_head": check_multi_head,
     "04_positions": check_chapter_of_positions,
+    "05_architecture": check_architecture,
+    "12_generation": check_generation,
 }
 
 

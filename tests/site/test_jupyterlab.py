@@ -30,6 +30,7 @@ TEXT = {
     "tokens": ["to", "be", "or"],
     "weights": [[[[1, 0, 0], [0.5, 0.5, 0], [0, 0.75, 0.25]]] * 2],
 }
+NEXT = explorables.pack_next_tokens("so", [3.0, 2.0, 1.0], ["a", "b", "c"], shown=2)
 # Figures that this chapter does not show stand in cells of their own below it.
 OTHERS = {
     "alignment_viewer": f"explorables.alignment_viewer([{PAIR}])",
@@ -37,6 +38,9 @@ OTHERS = {
     "encoding_wavelengths": "explorables.encoding_wavelengths()",
     "rope_rotation": "explorables.rope_rotation()",
     "relative_bias_shapes": "explorables.relative_bias_shapes()",
+    "shape_tracer": "explorables.shape_tracer()",
+    "next_token_sampling": f"explorables.next_token_sampling([{NEXT}])",
+    "cache_growth": "explorables.cache_growth()",
 }
 SETTINGS = {
     # Every cell stays in the page, so that it can be found without scrolling.
@@ -306,6 +310,9 @@ def test_plane_moves_and_python_reads_it(notebook):
         ("encoding_wavelengths", '[data-control="position"]', "End", "position", 127),
         ("rope_rotation", '[data-control="both"]', "Home", "m", 4),
         ("relative_bias_shapes", '[data-control="scheme"][value="t5"]', "Space", "scheme", "t5"),
+        ("shape_tracer", '[data-control="d_model"]', "End", "d_model", 16_384),
+        ("next_token_sampling", '[data-control="top_k"]', "End", "top_k", 2),
+        ("cache_growth", '[data-control="length"]', "Home", "length", 1),
     ],
 )
 def test_each_other_figure_moves_and_python_reads_it(notebook, module, moved, key, control, wanted):
@@ -313,7 +320,8 @@ def test_each_other_figure_moves_and_python_reads_it(notebook, module, moved, ke
     figure.locator(moved).press(key)
     notebook.until(module, control, wanted)
     results = notebook.explorable(module, "results()")
-    for name in ("largest", "total", "wavelength", "turns", "score", "unrotated", "bucket"):
+    names = ["largest", "total", "wavelength", "turns", "score", "unrotated", "bucket", "kept"]
+    for name in [*names, "mass", "weight_bytes", "activation_bytes", "step_cached", "break_even"]:
         # What Python computes and what the page shows go by the same name.
         shown = figure.locator(f'[data-name="{name}"]')
         if name in results and shown.count():

@@ -165,7 +165,7 @@ def show(value: Any) -> str:
 def _show(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
-        if value.numel() > LARGEST or value.ndim > 3:
+        if value.numel() > LARGEST or value.ndim > 4:
             return f"a tensor of shape {tuple(value.shape)}, {str(value.dtype)[6:]}"
         flat = [_number(x) for x in value.flatten().tolist()]
         width = max(map(len, flat), default=0)
@@ -174,6 +174,8 @@ def _show(value: Any) -> str:
         return ",\n".join(map(show, value))
     if isinstance(value, float):
         return _number(value)
+    if inspect.isfunction(value):
+        return "a function"
     text = str(value)
     text = re.sub(r" at 0x[0-9a-f]+", "", text)  # an address differs from run to run
     return text if len(text) <= 600 else text[:599] + "…"

@@ -141,6 +141,38 @@ def expect(
         raise
 
 
+def expect_number(
+    function: Any, arguments: Mapping[str, Any], wanted: int,
+    mistakes: Mapping[str, int | tuple[int, ...]],
+) -> None:
+    """Raise `Wrong` unless the function returns this whole number.
+
+    mistakes: what known slips would give, by the sentence that explains each.
+    """
+    got = function(**arguments)
+    message = ""
+    if isinstance(got, bool) or not isinstance(got, int):
+        kind = type(got).__name__
+        message = f"The result is a {kind}. Return a whole number, an int."
+        if isinstance(got, float) and got == wanted:
+            message = f"The number is right, but it is a {kind}: divide with `//`, or not at all."
+    elif got != wanted:
+        found = (
+            words for words, slips in mistakes.items()
+            if got in (slips if isinstance(slips, tuple) else (slips,))
+        )
+        message = next(found, f"{got} is not what was wanted: {wanted}.")
+    if message:
+        raise Wrong(message, given=arguments, got=got, wanted=wanted)
+
+
+def parts(result: Any, *names: str) -> tuple[Any, ...]:
+    """Return what the reader's function returned as a tuple, or raise `Wrong` naming its parts."""
+    if not isinstance(result, tuple | list) or len(result) != len(names):
+        raise Wrong(f"Return {len(names)} results: `return {', '.join(names)}`.")
+    return tuple(result)
+
+
 def expect_gradients(function: Callable[..., Any], **arguments: torch.Tensor) -> None:
     r"""Raise `Wrong` unless autograd through the reader's function agrees with differences of it.
 

@@ -1,41 +1,17 @@
 """The exercises of chapter 03 on what heads cost, and on sharing keys and values."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from tfbook.exercises._spec import (
     Exercise,
-    Wrong,
     expect,
     expect_gradients,
+    expect_number,
     numbers,
     plain_attention,
 )
-
-
-def _expect_number(
-    function: Any, arguments: Mapping[str, int | bool], wanted: int,
-    mistakes: Mapping[str, int | tuple[int, ...]],
-) -> None:
-    """Raise `Wrong` unless the function returns this whole number."""
-    got = function(**arguments)
-    message = ""
-    if isinstance(got, bool) or not isinstance(got, int):
-        kind = type(got).__name__
-        message = f"The result is a {kind}. Return a whole number, an int."
-        if isinstance(got, float) and got == wanted:
-            message = f"The number is right, but it is a {kind}: divide with `//`, or not at all."
-    elif got != wanted:
-        found = (
-            words for words, slips in mistakes.items()
-            if got in (slips if isinstance(slips, tuple) else (slips,))
-        )
-        message = next(found, f"{got} is not what was wanted: {wanted}.")
-    if message:
-        raise Wrong(message, given=arguments, got=got, wanted=wanted)
-
 
 # count-parameters -------------------------------------------------------------------------------
 
@@ -66,7 +42,7 @@ def _count_weights(count: Any) -> None:
     width, heads, d = 60, 5, 7
     arguments = dict(d_model=width, n_heads=heads, n_kv_heads=heads, d_head=d, bias=False)
     one = width * heads * d
-    _expect_number(count, arguments, 4 * one, {
+    expect_number(count, arguments, 4 * one, {
         "The output projection is missing: W_o maps the H·d features back to d_model.": 3 * one,
         "The heads were counted twice: the matrices of the heads are blocks of the big ones, not "
         "additional to them.": (4 * width**2 + 4 * one, 8 * one),
@@ -86,7 +62,7 @@ def _count_shared(count: Any) -> None:
     width, heads, shared, d = 60, 6, 2, 7
     arguments = dict(d_model=width, n_heads=heads, n_kv_heads=shared, d_head=d, bias=False)
     q, kv = width * heads * d, width * shared * d
-    _expect_number(count, arguments, 2 * q + 2 * kv, {
+    expect_number(count, arguments, 2 * q + 2 * kv, {
         "n_kv_heads was not used: W_k and W_v have n_kv_heads·d_head rows.": 4 * q,
         "All projections were counted with n_kv_heads. Queries and W_o keep n_heads.": 4 * kv,
         "The output projection was counted with n_kv_heads. There is one output for each query "
@@ -102,7 +78,7 @@ def _count_biases(count: Any) -> None:
     arguments = dict(d_model=width, n_heads=heads, n_kv_heads=shared, d_head=d, bias=True)
     weights = _parameters(width, heads, shared, d, False)
     inner = heads * d + 2 * shared * d
-    _expect_number(count, arguments, weights + inner + width, {
+    expect_number(count, arguments, weights + inner + width, {
         "The biases are missing.": weights,
         "The bias of the output projection is missing: one number for each of the d_model "
         "outputs.": weights + inner,
@@ -122,7 +98,7 @@ def _count_real(count: Any) -> None:
     module = torch.nn.MultiheadAttention(24, 3)
     wanted = sum(p.numel() for p in module.parameters())
     arguments = dict(d_model=24, n_heads=3, n_kv_heads=3, d_head=8, bias=True)
-    _expect_number(count, arguments, wanted, {})
+    expect_number(count, arguments, wanted, {})
 
 
 COUNT_PARAMETERS = Exercise(
@@ -164,7 +140,7 @@ def _cache_product(count: Any) -> None:
     """Keys and values, in each layer, for each token of each sequence."""
     parts = dict(n_layers=3, n_kv_heads=5, d_head=7, length=11, batch=13, bytes_per_number=2)
     one = 3 * 5 * 7 * 11 * 13
-    _expect_number(count, parts, 2 * 2 * one, {
+    expect_number(count, parts, 2 * 2 * one, {
         "Keys and values are both kept: a factor of 2 is missing.": 2 * one,
         "This is how many numbers are kept. Multiply by the bytes of one number.": one,
         "These are bits. A byte has eight of them.": 32 * one,
@@ -182,16 +158,16 @@ def _cache_product(count: Any) -> None:
 def _cache_model(count: Any) -> None:
     """A model with 32 layers and 8 heads of width 128 keeps 128 KiB for a token of 16 bits."""
     parts = dict(n_layers=32, n_kv_heads=8, d_head=128, length=1, batch=1, bytes_per_number=2)
-    _expect_number(count, parts, 128 * 1024, {})
+    expect_number(count, parts, 128 * 1024, {})
 
 
 def _cache_linear(count: Any) -> None:
     """Twice as many heads, tokens or sequences take twice as many bytes."""
     parts = dict(n_layers=2, n_kv_heads=4, d_head=16, length=100, batch=3, bytes_per_number=4)
     once = 2 * 2 * 4 * 16 * 100 * 3 * 4
-    _expect_number(count, parts, once, {})
+    expect_number(count, parts, once, {})
     for name in ("n_kv_heads", "length", "batch"):
-        _expect_number(count, {**parts, name: 2 * parts[name]}, 2 * once, {})
+        expect_number(count, {**parts, name: 2 * parts[name]}, 2 * once, {})
 
 
 CACHE_BYTES = Exercise(

@@ -14,11 +14,14 @@ FOLDER = Path(__file__).parent
 NAMES = (
     "alignment_viewer",
     "attention_steps",
+    "cache_growth",
     "encoding_wavelengths",
     "head_viewer",
+    "next_token_sampling",
     "quiz",
     "relative_bias_shapes",
     "rope_rotation",
+    "shape_tracer",
     "soft_lookup_plane",
     "softmax_temperature",
 )

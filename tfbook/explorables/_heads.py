@@ -8,13 +8,15 @@ from tfbook.explorables._base import Explorable, one_of, whole, wrapped
 from tfbook.explorables._packing import packed_weights, unpack_weights
 
 TITLE = "What each head looks at"
-MAX_TEXTS, MAX_TOKENS, MAX_HEADS, MAX_CHARACTERS = 8, 64, 144, 150_000
+MAX_TEXTS, MAX_TOKENS, MAX_HEADS, MAX_CHARACTERS = 8, 64, 300, 150_000
+MANY = 32  # with more heads than these the text names only the foremost, and the page has layers
 SHARES = {
     "self": "itself",
     "previous": "the previous token",
     "first": "the first token",
     "after_copy": "what followed an earlier copy",
 }
+AHEAD = {"next": "the next token", "last": "the last token"}  # where there is no causal mask
 
 
 def head_viewer(
@@ -28,12 +30,14 @@ def head_viewer(
 ) -> Explorable:
     r"""Return a figure of the attention weights of every head of a model on a few texts.
 
-    All heads are shown as small maps, one of them large; a token can be followed to see where its
-    query looks (row $i$ of the weights $A$) or which queries look at it (column $j$). The numbers
-    beside a map are means over the queries $i \ge 1$, since query 0 has no choice under a causal
-    mask: $A_{ii}$, $A_{i,i-1}$, $A_{i0}$, the weight on tokens that followed an earlier copy of
-    token $i$ (over those $i$ that have one, as an induction head would look), the distance
-    $\sum_j A_{ij}|i-j|$ and the entropy $-\sum_j A_{ij} \ln A_{ij}$ in nats.
+    All heads are shown as small maps (of more than 32, those of one layer, and all of them as one
+    number each), one of them large; a token can be followed to see where its query looks (row $i$
+    of the weights $A$) or which queries look at it (column $j$). The numbers beside a map are
+    means over the queries $i \ge 1$, since query 0 has no choice under a causal mask: $A_{ii}$,
+    $A_{i,i-1}$, $A_{i0}$, the weight on tokens that followed an earlier copy of token $i$ (over
+    those $i$ that have one, as an induction head would look), the distance
+    $\sum_j A_{ij}|i-j|$ and the entropy $-\sum_j A_{ij} \ln A_{ij}$ in nats. If a text has no
+    causal mask, also $A_{i,i+1}$ and $A_{i,n-1}$ over the queries before the last.
 
     Args:
         texts: One to eight dictionaries with `tokens`, a list of 2 to 64 strings, `weights` of
@@ -75,6 +79,7 @@ def head_viewer(
         )
     grids = [unpack_weights(t["weights"]) for t in kept]
     sizes = [len(t["tokens"]) for t in kept]
+    places = SHARES if all(t["weights"]["causal"] for t in kept) else SHARES | AHEAD
     checks = {
         "text": whole("text", 0, len(kept) - 1),
         "layer": whole("layer", 0, n_layers - 1),
@@ -99,29 +104,44 @@ def head_viewer(
 
     def words(now: dict) -> str:
         shown = kept[now["text"]]
+        found = {
+            (i, j): head_stats(weights, shown["tokens"])
+            for i, heads in enumerate(grids[now["text"]])
+            for j, weights in enumerate(heads)
+        }
         lines = []
-        for i, heads in enumerate(grids[now["text"]][: 16 // n_heads or 1]):
-            for j, weights in enumerate(heads[:16]):
-                stats = head_stats(weights, shown["tokens"])
-                shares = {key: stats[key] for key in SHARES if stats[key] is not None}
+        if n_layers * n_heads > MANY:
+            intro = "the heads that put most of their weight on a place are these"
+            for key, place in places.items():
+                shares = {at: stats[key] or 0.0 for at, stats in found.items()}
+                best = sorted(shares, key=shares.get, reverse=True)[:3]
+                listed = ", ".join(f"{i}.{j} {shares[i, j]:.2f}" for i, j in best)
+                half = sum(share > 0.5 for share in shares.values())
+                lines.append(f"on {place}: {listed} (more than half: {half} heads)")
+        else:
+            intro = (
+                "each head puts most of its weight, of the places counted here, as follows (mean "
+                "over queries), and looks so far on average"
+            )
+            for (i, j), stats in found.items():
+                shares = {key: stats[key] for key in places if stats[key] is not None}
                 best = max(shares, key=shares.get)
                 lines.append(
-                    f"head {i}.{j} on {SHARES[best]} {shares[best]:.2f}, distance "
+                    f"head {i}.{j} on {places[best]} {shares[best]:.2f}, distance "
                     f"{stats['distance']:.1f}"
                 )
         return wrapped(f"""{TITLE}
 
         {n_layers} layer{"s" * (n_layers > 1)} of {n_heads} head{"s" * (n_heads > 1)} read
         {len(kept)} text{"s" * (len(kept) > 1)}. On “{shown["title"]}” ({len(shown["tokens"])}
-        tokens) each head puts most of its weight, of the places counted here, as follows (mean
-        over queries), and looks so far on average: {"; ".join(lines)}.
+        tokens) {intro}: {"; ".join(lines)}.
 
         In the page you choose text and head and point at a token: the tokens it looks at, or those
         that look at it, are filled by their weight.""")
 
     data = {
         "title": TITLE, "texts": kept, "n_layers": n_layers, "n_heads": n_heads,
-        "shares": [[key, label] for key, label in SHARES.items()],
+        "shares": [[key, label] for key, label in places.items()],
     }  # fmt: skip
     return Explorable(
         "head_viewer", data=data, state=state, checks=checks, results=results, text=words
@@ -144,13 +164,15 @@ def head_stats(weights: Sequence[Sequence[float]], tokens: Sequence[str]) -> dic
     def entropy(row) -> float:
         return -math.fsum(w * math.log(w) for w in row if w > 0)
 
-    rows = range(1, n)
+    rows, inner = range(1, n), range(1, n - 1)
     looked = [math.fsum(weights[i][j] for j in places) for i, places in copies.items()]
     return {
         "self": mean(weights[i][i] for i in rows),
         "previous": mean(weights[i][i - 1] for i in rows),
         "first": mean(weights[i][0] for i in rows),
         "after_copy": mean(looked) if looked else None,
+        "next": mean(weights[i][i + 1] for i in inner) if inner else None,
+        "last": mean(weights[i][-1] for i in inner) if inner else None,
         "distance": mean(math.fsum(w * abs(i - j) for j, w in enumerate(weights[i])) for i in rows),
         "entropy": max(0.0, mean(entropy(weights[i]) for i in rows)),
     }

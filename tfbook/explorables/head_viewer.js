@@ -1,6 +1,7 @@
-import { called, choice, follow, h, options, reading, show, stat, summary, tokenRow, unpackWeights } from "./shared.js";
+import { called, choice, follow, h, options, reading, show, slider, stat, summary, tokenRow, unpackWeights } from "./shared.js";
 
 const LEVELS = 10; // shades of a map
+const MANY = 32; // with more heads than these only those of one layer are drawn, and all in an overview
 const visible = Math.sqrt; // how strongly a weight is filled: 0.01 shall be seen
 
 /** One path for each shade, made of runs of cells: far fewer nodes than a rectangle for each cell. */
@@ -30,6 +31,8 @@ function statistics(rows, tokens) {
     self: mean(queries.map((i) => rows[i][i])),
     previous: mean(queries.map((i) => rows[i][i - 1])),
     first: mean(queries.map((i) => rows[i][0])),
+    next: mean(queries.slice(0, -1).map((i) => rows[i][i + 1])),
+    last: mean(queries.slice(0, -1).map((i) => rows[i].at(-1))),
     after_copy: mean(followers.map(([i, places]) => sum(places.map((j) => rows[i][j])))),
     distance: mean(queries.map((i) => sum(rows[i].map((w, j) => w * Math.abs(i - j))))),
     entropy: Math.max(0, mean(queries.map((i) => -sum(rows[i].map((w) => (w > 0 ? w * Math.log(w) : 0)))))),
@@ -73,19 +76,71 @@ export default {
     };
 
     // ------------------------------------------------------------------ all heads, small
-    const minis = Array.from({ length: data.n_layers * data.n_heads }, (_, c) => {
-      const [layer, head] = [Math.floor(c / data.n_heads), c % data.n_heads];
-      const input = h("input", {
-        type: "radio", name: "head", value: `${layer}.${head}`, "data-control": "head", onchange: () => set({ layer, head }),
-      });
+    const many = data.n_layers * data.n_heads > MANY;
+    const layer = slider(model, "layer", { label: "Layer", min: 0, max: data.n_layers - 1, text: String });
+    layer.node.hidden = !many;
+    const minis = Array.from({ length: (many ? 1 : data.n_layers) * data.n_heads }, (_, c) => {
+      const head = c % data.n_heads;
+      const at = () => (many ? model.get("layer") : Math.floor(c / data.n_heads));
+      const input = h("input", { type: "radio", name: "head", "data-control": "head", onchange: () => set({ layer: at(), head }) });
       const picture = h("svg", { "aria-hidden": "true" });
-      return { layer, head, input, picture, node: h("label", { class: "tfx-option tfx-mini" }, input,
-        h("span", {}, picture, h("span", {}, h("span", { class: "tfx-hidden" }, "head "), `${layer}.${head}`))) };
+      const name = h("span", {});
+      const update = () => {
+        input.value = name.textContent = `${at()}.${head}`;
+        input.checked = at() === model.get("layer") && head === model.get("head");
+      };
+      return { at, head, update, picture, node: h("label", { class: "tfx-option tfx-mini" }, input,
+        h("span", {}, picture, h("span", {}, h("span", { class: "tfx-hidden" }, "head "), name))) };
     });
     const line = Math.ceil(data.n_heads / Math.ceil(data.n_heads / 6)); // at most six side by side
+    const rowsOfMinis = Array.from({ length: minis.length / data.n_heads }, (_, l) => minis.slice(l * data.n_heads, (l + 1) * data.n_heads));
     const heads = h("form", { class: "tfx-control", onsubmit: (e) => e.preventDefault() },
-      h("fieldset", { class: "tfx-options tfx-heads" }, h("legend", { class: "tfx-label" }, "Layer and head"),
-        Array.from({ length: data.n_layers }, (_, l) => h("div", { style: { "--line": line } }, minis.filter((m) => m.layer === l).map((m) => m.node)))));
+      h("fieldset", { class: "tfx-options tfx-heads" }, h("legend", { class: "tfx-label" }, many ? "Heads of this layer" : "Layer and head"),
+        rowsOfMinis.map((row) => h("div", { style: { "--line": line } }, row.map((m) => m.node)))));
+
+    // ------------------------------------------------------------------ all heads, one number each
+    let counted = "first";
+    const facts = new Map(); // text → statistics of every head
+    const factsOf = (text) => {
+      if (!facts.has(text)) {
+        const { tokens } = data.texts[text];
+        facts.set(text, Array.from({ length: data.n_layers * data.n_heads }, (_, c) =>
+          statistics(rowsOf(text, Math.floor(c / data.n_heads), c % data.n_heads), tokens)));
+      }
+      return facts.get(text);
+    };
+    const own = { get: () => counted, set: (_, value) => (counted = value), save_changes: () => drawOverview() };
+    const counts = options(own, "counted", "Every head: its mean weight on", data.shares);
+    const tiles = Array.from({ length: data.n_layers * data.n_heads }, (_, c) =>
+      h("rect", { class: "tfx-shade", x: c % data.n_heads, y: Math.floor(c / data.n_heads), width: 0.94, height: 0.9, "data-name": `overview[${c}]` }));
+    const chosenTile = h("rect", { class: "tfx-here", width: 0.94, height: 0.9 });
+    const grid = h("svg", {
+      class: "tfx-overview", viewBox: `0 0 ${data.n_heads} ${data.n_layers}`, preserveAspectRatio: "none", "aria-hidden": "true",
+      style: { "--layers": data.n_layers },
+      onclick: (e) => {
+        const box = grid.getBoundingClientRect();
+        const cell = (share, n) => Math.max(0, Math.min(n - 1, Math.floor(share * n)));
+        set({ layer: cell((e.clientY - box.top) / box.height, data.n_layers), head: cell((e.clientX - box.left) / box.width, data.n_heads) });
+      },
+    }, tiles, chosenTile);
+    const most = h("p", { class: "tfx-note" });
+    const overview = h("div", { class: "tfx-stack" }, counts.node, grid,
+      h("p", { class: "tfx-ends", "aria-hidden": "true" }, h("span", {}, `rows: layers 0 to ${data.n_layers - 1}`), h("span", {}, `columns: heads 0 to ${data.n_heads - 1}`)), most);
+    overview.hidden = !many;
+    const drawOverview = () => {
+      if (!many) return;
+      counts.update();
+      const found = factsOf(model.get("text")).map((f) => f[counted] ?? 0);
+      tiles.forEach((tile, c) => {
+        tile.style.setProperty("--heat", `${(100 * found[c]).toFixed(1)}%`);
+        tile.dataset.value = found[c];
+      });
+      chosenTile.setAttribute("x", model.get("head"));
+      chosenTile.setAttribute("y", model.get("layer"));
+      const best = found.map((x, c) => [x, c]).sort((a, b) => b[0] - a[0]).slice(0, 3)
+        .map(([x, c]) => `${Math.floor(c / data.n_heads)}.${c % data.n_heads} (${show(x, 2)})`);
+      most.textContent = `More than half of it: ${found.filter((x) => x > 0.5).length} of ${found.length} heads. Most of all: ${best.join(", ")}.`;
+    };
 
     // ------------------------------------------------------------------ one head, large
     const text = choice(model, "text", "Text", data.texts.map((t) => t.title));
@@ -122,12 +177,12 @@ export default {
     el.append(h("section", { class: "tfx-card", "aria-label": data.title },
       h("p", { class: "tfx-title" }, data.title), text.node,
       h("div", { class: "tfx-columns tfx-even" },
-        h("div", { class: "tfx-stack" }, heads, h("div", { class: "tfx-stats tfx-two" }, distance.node, entropy.node)),
+        h("div", { class: "tfx-stack" }, layer.node, heads, h("div", { class: "tfx-stats tfx-two" }, distance.node, entropy.node)),
         h("div", {}, name, large, h("p", { class: "tfx-ends", "aria-hidden": "true" }, h("span", {}, "rows: queries"), h("span", {}, "columns: keys")))),
-      table, direction.node, row.node, legend, said.node));
+      overview, table, direction.node, row.node, legend, said.node));
 
     // ------------------------------------------------------------------ drawing
-    let shownText = null, shownHead = null;
+    let shownText = null, shownHead = null, shownMinis = null;
     const drawToken = () => {
       const a = now();
       row.draw({ checked: a.kept, followed: a.at, weights: a.weights, share: visible });
@@ -142,24 +197,28 @@ export default {
     const draw = () => {
       const a = now();
       const n = a.tokens.length;
-      [text, direction].forEach((c) => c.update());
+      [text, direction, layer, ...minis].forEach((c) => c.update());
       if (shownText !== a.text) {
         shownText = a.text;
         pointed = null;
         row.fill(a.tokens);
-        minis.forEach((m) => {
-          m.picture.setAttribute("viewBox", `0 0 ${n} ${n}`);
-          m.picture.replaceChildren(...shades(rowsOf(a.text, m.layer, m.head)));
-        });
         large.setAttribute("viewBox", `0 0 ${n} ${n}`);
       }
-      minis.forEach((m) => (m.input.checked = m.layer === a.layer && m.head === a.head));
+      const drawn = `${a.text} ${many ? a.layer : ""}`;
+      if (drawn !== shownMinis) {
+        shownMinis = drawn;
+        minis.forEach((m) => {
+          m.picture.setAttribute("viewBox", `0 0 ${n} ${n}`);
+          m.picture.replaceChildren(...shades(rowsOf(a.text, m.at(), m.head)));
+        });
+      }
       const key = `${a.text} ${a.layer} ${a.head}`;
       if (key !== shownHead) {
         shownHead = key;
         shadesOf.replaceChildren(...shades(a.rows));
         name.textContent = `Layer ${a.layer}, head ${a.head}`;
         const facts = statistics(a.rows, a.tokens);
+        drawOverview();
         shares.forEach((s) => {
           const known = facts[s.key] !== null;
           s.node.classList.toggle("tfx-out", !known);

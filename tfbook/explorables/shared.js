@@ -42,12 +42,26 @@ export function show(x, digits = 3) {
   return (Number(text) === 0 ? text.replace("-", "") : text).replace("-", "−");
 }
 
-/** A number on the page that also carries its full precision. */
+/** A whole number with its thousands apart. */
+export const grouped = (x) => String(x).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+
+/** A large number in a unit that suits it, four digits long: 134.5 M. */
+function scaled(x, base, units) {
+  let i = 0;
+  for (; x >= 0.99995 * base && i < units.length - 1; i++) x /= base;
+  const text = i ? x.toFixed(x < 9.9995 ? 3 : x < 99.995 ? 2 : x < 999.95 ? 1 : 0) : grouped(Math.round(x));
+  return units[i] ? `${text}\u00a0${units[i]}` : text;
+}
+export const counted = (x) => scaled(x, 1000, ["", "k", "M", "B", "T"]);
+export const flops = (x) => scaled(x, 1000, ["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"]);
+export const bytes = (x) => scaled(x, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]);
+
+/** A number on the page that also carries its full precision; `digits` may say how it is written. */
 export function reading(name, digits = 3, props = {}) {
   const node = h("span", { class: "tfx-number", "data-name": name, ...props });
   const set = (x) => {
     node.dataset.value = String(x);
-    node.textContent = show(x, digits);
+    node.textContent = typeof digits === "function" ? digits(x) : show(x, digits);
   };
   const clear = () => {
     delete node.dataset.value;
@@ -133,15 +147,33 @@ export function options(model, name, label, choices, { hidden = false, shown = n
   return { node, update };
 }
 
-/** A labelled list to choose from, for choices too long for buttons; `choices` are texts. */
-export function choice(model, name, label, choices) {
+/** A slider over a list of values. `stops()` is the list and `now()` the value that holds: what is
+    set in Python may lie between two stops, and null stands for a value from elsewhere. */
+export function stops(model, name, { label, stops, now, text = grouped }) {
+  const place = (list, value) => list.reduce((best, x, i) => (Math.abs(x - value) < Math.abs(list[best] - value) ? i : best), 0);
+  const made = slider(model, name, {
+    label, min: 0, max: 0, read: (i) => stops()[i], write: () => place(stops(), now()), text: () => text(now()),
+  });
+  const update = () => {
+    made.input.max = Math.max(1, stops().length - 1);
+    made.update();
+    made.node.hidden = stops().length < 2;
+  };
+  return { ...made, update };
+}
+
+/** A labelled list to choose from, for choices too long for buttons; `choices` are texts. What is
+    set is the number of the choice, or its key; `also` are values set with it. */
+export function choice(model, name, label, choices, { keys = null, also = {} } = {}) {
   const input = h("select", {
     class: "tfx-field tfx-long", "data-control": name,
     onchange: () => {
-      model.set(name, Number(input.value));
+      const chosen = keys ? input.value : Number(input.value); // before a change draws the list anew
+      for (const [key, value] of Object.entries(also)) model.set(key, value);
+      model.set(name, chosen);
       model.save_changes();
     },
-  }, choices.map((text, i) => h("option", { value: i }, text)));
+  }, choices.map((text, i) => h("option", { value: keys ? keys[i] : i }, text)));
   const node = h("label", { class: "tfx-control" }, h("span", { class: "tfx-label" }, label), input);
   return { node, update: () => (input.value = model.get(name)), input };
 }
@@ -149,6 +181,9 @@ export function choice(model, name, label, choices) {
 // Tokens that cannot be seen get a sign, and a name for those who listen.
 const SEEN = { " ": ["␣", "space"], "\n": ["⏎", "line break"], "\t": ["⇥", "tab"], "": ["∅", "nothing"] };
 const unseen = (token) => h("span", { class: "tfx-unseen", "data-sign": SEEN[token][0] }, h("span", { class: "tfx-hidden" }, SEEN[token][1]));
+
+/** A token as it stands in a list. */
+export const listed = (token) => (SEEN[token] ? unseen(token) : token.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥"));
 
 /** A token as a sentence names it. */
 export const called = (token) => (SEEN[token] ? SEEN[token][1] : `“${token}”`);

@@ -1,0 +1,371 @@
+"""The checks of generation proved by planted bugs: each is caught by one, without a library."""
+
+from functools import cache
+
+import fresh
+import pytest
+from fresh import Mutant
+from generation_properties import CHECKS, Kit
+
+MUTANTS = [
+    # sampling
+    Mutant(
+        "multiplied by the temperature",
+        "sampling",
+        "return logits / value",
+        "return logits * value",
+        "test_temperature_raises_probabilities_to_a_power",
+    ),
+    Mutant(
+        "ties with the k-th are cut",
+        "sampling",
+        "logits < smallest",
+        "logits.argsort(-1, descending=True).argsort(-1) >= k",
+        "test_top_k_keeps_the_largest_and_what_ties_with_the_last",
+    ),
+    Mutant(
+        "the token that crosses p is cut",
+        "sampling",
+        "before = share.cumsum(dim=-1) - share",
+        "before = share.cumsum(dim=-1)",
+        "test_top_p_keeps_the_smallest_set_that_reaches_p",
+    ),
+    Mutant(
+        "the cut is in the order of probability",
+        "sampling",
+        ".scatter(-1, places, before >= p)",
+        "",
+        "test_top_p_keeps_the_smallest_set_that_reaches_p",
+    ),
+    Mutant(
+        "of equals any is kept",
+        "sampling",
+        "ordered, places = logits.sort(dim=-1, descending=True, stable=True)",
+        "ordered, places = (x.flip(-1) for x in logits.sort(dim=-1, stable=True))",
+        "test_top_p_takes_the_lower_id_of_two_equals",
+    ),
+    Mutant(
+        "min-p of 1 instead of the largest",
+        "sampling",
+        "border = logits.amax(dim=-1, keepdim=True) + math.log(p)",
+        "border = logits.logsumexp(dim=-1, keepdim=True) + math.log(p)",
+        "test_min_p_keeps_what_is_near_the_most_probable",
+    ),
+    Mutant(
+        "a negative logit is divided: the penalty is a reward",
+        "sampling",
+        "torch.where(logits < 0, logits * penalty, logits / penalty)",
+        "logits / penalty",
+        "test_a_repeated_token_is_punished_once_and_padding_not_at_all",
+    ),
+    Mutant(
+        "padding is punished",
+        "sampling",
+        "torch.ones_like(tokens) if mask is None else mask",
+        "torch.ones_like(tokens)",
+        "test_repetition_is_punished_over_prompt_and_new_tokens_but_not_padding",
+    ),
+    Mutant(
+        "a number on the border draws the token before it",
+        "sampling",
+        "right=True",
+        "right=False",
+        "test_draw_gives_each_token_its_share_of_the_numbers",
+    ),
+    Mutant(
+        "the sum of probabilities is taken for 1",
+        "sampling",
+        "place = (uniform.double().unsqueeze(-1) * total).minimum(total.nextafter(-total))",
+        "place = uniform.double().unsqueeze(-1).nextafter(total * 2)",
+        "test_draw_ends_on_a_possible_token_however_the_sum_is_rounded",
+    ),
+    Mutant(
+        "top-p before top-k",
+        "sampling",
+        '(("top_k", top_k), ("top_p", top_p), ("min_p", min_p))',
+        '(("top_p", top_p), ("top_k", top_k), ("min_p", min_p))',
+        "test_warp_applies_temperature_then_top_k_then_top_p_then_min_p",
+    ),
+    # caches
+    Mutant(
+        "a second continuation overwrites the first",
+        "caches",
+        "if room.filled != start:",
+        "if False:",
+        "test_a_state_can_be_continued_twice_and_is_not_changed",
+    ),
+    Mutant(
+        "the memory is copied each time",
+        "caches",
+        "if room.filled != start:",
+        "if True:",
+        "test_a_static_cache_writes_where_it_stands",
+    ),
+    Mutant(
+        "the memory of chosen rows counts as empty",
+        "caches",
+        "room = self.room.copy(self.k[rows], self.v[rows])",
+        "room = self.room.copy(self.k[rows], self.v[rows])\n        room.filled = 0",
+        "test_chosen_rows_go_on_by_themselves",
+    ),
+    Mutant(
+        "one key too many is kept",
+        "caches",
+        "recent = self.window - 1\n",
+        "recent = self.window\n",
+        "test_a_sliding_cache_is_exact_for_a_model_that_sees_no_further",
+    ),
+    Mutant(
+        "one key too few is kept",
+        "caches",
+        "recent = self.window - 1\n",
+        "recent = max(self.window - 2, 0)\n",
+        "test_a_sliding_cache_is_exact_for_a_model_that_sees_no_further",
+    ),
+    Mutant(
+        "the sinks are taken to stand before the last keys",
+        "caches",
+        "recent = self.length - (self.sinks if self.seen > self.length else 0)",
+        "recent = self.length",
+        "test_sinks_stay_where_they_were",
+    ),
+    Mutant(
+        "the mask forgets what slid out",
+        "caches",
+        "drop(self.mask, -1)",
+        "self.mask[..., : self.sinks + recent]",
+        "test_a_sliding_cache_remembers_which_keys_were_padding",
+    ),
+    Mutant(
+        "what is dropped stays in memory",
+        "caches",
+        "return torch.cat(list(parts), dim=dim)",
+        "return x.narrow(dim, last.start, recent)",
+        "test_what_each_cache_holds_is_what_the_formula_says",
+    ),
+    Mutant(
+        "positions start where the state was cut off",
+        "states",
+        "mask=mask, seen=length\n",
+        "mask=mask, seen=self.seen\n",
+        "test_going_back_is_as_if_nothing_had_been_read",
+    ),
+    # generation
+    Mutant(
+        "the batch is padded on the right",
+        "generation",
+        "tokens, mask = pad(prompts, pad_id, device, left=True)",
+        "tokens, mask = pad(prompts, pad_id, device, left=False)",
+        "test_greedy_takes_the_most_likely_token_of_a_full_pass_each_time",
+    ),
+    Mutant(
+        "padding is read",
+        "generation",
+        "model.decode(tokens, state, mask=mask, last=True)",
+        "model.decode(tokens, state, mask=None, last=True)",
+        "test_greedy_takes_the_most_likely_token_of_a_full_pass_each_time",
+    ),
+    Mutant(
+        "the mask is one column off",
+        "prompts",
+        "place >= missing if left",
+        "place > missing if left",
+        "test_greedy_takes_the_most_likely_token_of_a_full_pass_each_time",
+    ),
+    Mutant(
+        "the cache belongs to other rows",
+        "generation",
+        "state.select(kept.to(device))",
+        "state.select((kept - kept).to(device))",
+        "test_a_sequence_that_stops_leaves_the_batch_and_changes_no_other",
+    ),
+    Mutant(
+        "those that go on draw the numbers of those that stopped",
+        "generation",
+        "uniform[rows]",
+        "uniform[: len(rows)]",
+        "test_a_sequence_that_stops_leaves_the_batch_and_changes_no_other",
+    ),
+    Mutant(
+        "log-probabilities after the cuts",
+        "generation",
+        "_log_probs(logits, ids).tolist()",
+        "_log_probs(changed, ids).tolist()",
+        "test_log_probabilities_are_those_of_a_full_pass",
+    ),
+    Mutant(
+        "the prompt is read again with each token",
+        "generation",
+        "tokens, mask = ids[:, None].to(device), None",
+        "tokens, mask, state = torch.cat([tokens, ids[:, None]], 1), None, None",
+        "test_each_token_is_read_once_and_the_last_not_at_all",
+    ),
+    Mutant(
+        "a stop is found in the middle",
+        "prompts",
+        "new[-len(ending) :] == ending",
+        "set(ending) <= set(new)",
+        "test_it_stops_at_an_id_a_sequence_or_when_told_and_says_so",
+    ),
+    Mutant(
+        "the cuts do not reach the draw",
+        "generation",
+        "return draw(sampler(logits)",
+        "return draw(logits",
+        "test_pairs_of_tokens_come_as_often_as_their_probabilities_say",
+    ),
+    Mutant(
+        "the same numbers at each step",
+        "generation",
+        "uniform = torch.rand(batch, generator=generator, dtype=torch.float64)",
+        "uniform = torch.rand(batch, generator=torch.Generator().manual_seed(1))",
+        "test_pairs_of_tokens_come_as_often_as_their_probabilities_say",
+    ),
+    Mutant(
+        "scores one place off",
+        "generation",
+        "scores[:, done - 1 - start :]",
+        "scores[:, done - start - (start > 0) :]",
+        "test_windows_score_each_token_once_with_enough_before_it",
+    ),
+    Mutant(
+        "each piece of a long text begins anew",
+        "generation",
+        "logits, state = model.decode(ids[:, rows], state, mask=part)",
+        "logits, _ = model.decode(ids[:, rows], state, mask=part)",
+        "test_a_long_text_is_scored_in_pieces_as_at_once",
+    ),
+    Mutant(
+        "padding is scored",
+        "generation",
+        "scores.masked_fill(~mask[:, 1:], 0.0)",
+        "scores",
+        "test_sequences_of_different_lengths_are_scored_as_each_alone",
+    ),
+    Mutant(
+        "the first tokens count though nothing is before them",
+        "generation",
+        "sum(len(sequence) - 1 for sequence in sequences)",
+        "sum(len(sequence) for sequence in sequences)",
+        "test_perplexity_weighs_every_token_alike",
+    ),
+    # beam search
+    Mutant(
+        "the log-probabilities are not summed",
+        "beam",
+        "sums[:, None] + ",
+        "",
+        "test_wide_enough_it_is_exhaustive_search",
+    ),
+    Mutant(
+        "the caches of the beams are mixed up",
+        "beam",
+        "state = state.select(torch.tensor(beams, device=tokens.device))",
+        "state = state.select(torch.tensor(sorted(beams), device=tokens.device))",
+        "test_one_beam_is_greedy_and_every_beam_has_its_log_probability",
+    ),
+    Mutant(
+        "the length is that of the longest",
+        "beam",
+        "log_prob / length**self.length_penalty, over",
+        "log_prob / self.max_new_tokens**self.length_penalty, over",
+        "test_wide_enough_it_is_exhaustive_search",
+    ),
+    Mutant(
+        "the search ends with the first finished ones",
+        "beam",
+        "return best.log_prob / longest**self.length_penalty <= finished[-1].score",
+        "return True",
+        "test_the_search_ends_when_nothing_can_come_in_and_not_before",
+    ),
+    Mutant(
+        "the bound takes the present length for the best",
+        "beam",
+        "longest = self.max_new_tokens if self.length_penalty > 0 else length + 1",
+        "longest = length + 1",
+        "test_the_search_ends_when_nothing_can_come_in_and_not_before",
+    ),
+    Mutant(
+        "all prompts look at the first source",
+        "beam",
+        "state.select(torch.tensor([row], device=tokens.device))",
+        "state.select(torch.tensor([0], device=tokens.device))",
+        "test_beams_of_an_encoder_decoder_look_at_their_own_source",
+    ),
+    # speculation
+    Mutant(
+        "after a rejection p itself is drawn from",
+        "speculative",
+        "p[kept] if kept == len(guesses) else residual_distribution(p[kept], q[kept])",
+        "p[kept]",
+        "test_speculation_has_exactly_the_models_distribution",
+    ),
+    Mutant(
+        "all is accepted that the model finds possible",
+        "speculative",
+        "torch.where(q > 0, p / q, 1.0).clamp(max=1.0)",
+        "(p > 0).to(p.dtype)",
+        "test_speculation_has_exactly_the_models_distribution",
+    ),
+    Mutant(
+        "no guess is ever accepted",
+        "speculative",
+        "if choice.uniform() >= float(",
+        "if choice.uniform() >= 0 * float(",
+        "test_a_draft_that_is_the_model_is_always_right",
+    ),
+    Mutant(
+        "rejected guesses stay in the cache",
+        "speculative",
+        "self.state, self.length = self.state.truncate(length), length",
+        "self.length = length",
+        "test_at_temperature_0_it_says_what_greedy_says_with_any_draft",
+    ),
+    Mutant(
+        "the temperature is not applied",
+        "speculative",
+        "warp(logits.double(), temperature=self.temperature, **cuts)",
+        "warp(logits.double(), **cuts)",
+        "test_speculation_draws_from_the_warped_distribution",
+    ),
+    Mutant(
+        "accepted tokens run on behind a stop",
+        "speculative",
+        "            if finished:\n                break\n",
+        "",
+        "test_a_stop_among_the_accepted_ends_it_there",
+    ),
+    Mutant(
+        "the last layers instead of the first",
+        "speculative",
+        "list(stack.blocks)[:n_layers]",
+        "list(stack.blocks)[-n_layers:]",
+        "test_first_layers_is_the_model_without_the_others",
+    ),
+    Mutant(
+        "the shortest match is counted",
+        "speculative",
+        "range(min(self.n, len(seen)) - 1, 0, -1)",
+        "range(1, min(self.n, len(seen)))",
+        "test_an_ngram_draft_counts_what_followed_the_longest_match",
+    ),
+]
+
+
+def kit_of(package, edits=None):
+    fresh.copies(package, fresh.needed("beam", "speculative", "generation"), edits)
+    return Kit(package)
+
+
+@pytest.fixture(scope="module")
+def healthy():
+    kit = kit_of("healthy_generation")
+    return cache(lambda name: CHECKS[name](kit))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.bug.replace(" ", "_"))
+def test_the_planted_bug_is_caught(mutant, healthy):
+    sick = kit_of("sick_generation", mutant.edits)
+    healthy(mutant.caught_by)  # what is caught is the bug, not the copy
+    with pytest.raises((AssertionError, RuntimeError, ValueError, IndexError)):
+        CHECKS[mutant.caught_by](sick)

@@ -1,13 +1,14 @@
 """SmolLM2 and MiniLM in the parts of this book against `transformers`, on the same weights.
 
 Setting: float32, one thread, no gradients. `transformers` runs with its fastest attention here
-(sdpa) and its own cache; both models hold the same tensors, so that memory and its alignment are
-the same. SmolLM2: a forward pass that returns the logits of all tokens, a prefill that returns
-those of the last one and fills a cache, decoding token by token from that cache, and a whole
-generation by each library's own function. MiniLM: sentence vectors of real sentences of mixed
-lengths, from strings to normalised vectors, tokenizing and padding included; `transformers` takes
-them in their order and sorted by length, sentence-transformers (where it is installed) sorts them
-itself.
+(sdpa); both models hold the same tensors, so that memory and its alignment are the same. SmolLM2: a
+forward pass as each library is called by default, which returns the logits of all tokens and a
+filled cache; a prefill that returns the last logits only; decoding token by token, a growing cache
+against a growing one and a preallocated one against a preallocated one; and a whole generation by
+each library's own function with its own choice of cache. MiniLM: sentence vectors of real sentences
+of mixed lengths, from strings to normalised vectors, tokenizing and padding included;
+`transformers` takes them in their order and sorted by length, sentence-transformers (where it is
+installed) sorts them itself.
 """
 
 import time
@@ -19,7 +20,7 @@ from torch.nn import functional
 
 from benchmarks.measure import MIB, machine, peak_memory, time_ratios
 from tfbook import checkpoints, data, modelfiles, pretrained
-from tfbook.caches import StaticCache
+from tfbook.caches import DynamicCache, StaticCache
 from tfbook.generation import generate
 
 OURS, THEIRS = "tfbook", "transformers"
@@ -92,7 +93,7 @@ def _smollm(prompts: dict[int, int]) -> list[dict[str, object]]:
     for n, rounds in prompts.items():
         ids = text[:, :n]
         calls = {
-            THEIRS: lambda ids=ids: theirs(ids, use_cache=False).logits,
+            THEIRS: lambda ids=ids: theirs(ids).logits,
             OURS: lambda ids=ids: mine(ids)[0],
         }
         assert (calls[THEIRS]() - calls[OURS]()).abs().max() < 1e-3
@@ -102,9 +103,9 @@ def _smollm(prompts: dict[int, int]) -> list[dict[str, object]]:
             OURS: lambda ids=ids: mine(ids, last=True)[0],
         }
         rows.append(_row(f"prefill {n}", calls, THEIRS, n, rounds))
-        rows.append(
-            _row(f"decode {NEW} after {n}", _decoders(mine, theirs, ids), THEIRS, NEW, rounds)
-        )
+        for kind in ("growing", "static"):
+            calls = _decoders(mine, theirs, ids, kind)
+            rows.append(_row(f"decode after {n}, {kind}", calls, THEIRS, NEW, max(rounds, 7)))
     ids = text[:, : min(prompts)]
     options = dict(do_sample=False, max_new_tokens=NEW, min_new_tokens=NEW)
     calls = {
@@ -113,32 +114,51 @@ def _smollm(prompts: dict[int, int]) -> list[dict[str, object]]:
         ),
         OURS: lambda: generate(mine, ids, max_new_tokens=NEW),
     }
-    rows.append(_row(f"generate {NEW} after {ids.shape[1]}", calls, THEIRS, NEW, 3))
+    rows.append(_row(f"generate after {ids.shape[1]}", calls, THEIRS, NEW, 5))
     return rows
 
 
-def _decoders(mine, theirs, ids: Tensor) -> dict[str, Callable[[], object]]:
-    """Return loops that feed the same tokens one by one to a filled cache."""
-    cache = theirs(ids[:, :-1], use_cache=True).past_key_values
-    # Room for all that will come: keys and values are written in place, none is copied.
-    room = mine.empty_state(1, cache=StaticCache(ids.shape[1] + NEW))
+def _decoders(mine, theirs, ids: Tensor, kind: str) -> dict[str, Callable[[], object]]:
+    """Return loops that feed the same tokens one by one to a filled cache of a kind."""
+    import transformers
+
+    longest = ids.shape[1] + NEW
+    if kind == "static":  # room for all that will come: written in place, nothing is copied
+        cache = transformers.StaticCache(theirs.config, max_cache_len=longest)
+        room = mine.empty_state(1, cache=StaticCache(longest))
+    else:
+        cache = transformers.DynamicCache(config=theirs.config)
+        room = mine.empty_state(1, cache=DynamicCache())
+    theirs(ids[:, :-1], past_key_values=cache, use_cache=True)
     _, start = mine(ids[:, :-1], room, last=True)
     tokens = ids[:, -1:].expand(1, NEW)
 
     def decode_theirs():
         for i in range(NEW):
             found = theirs(tokens[:, i : i + 1], past_key_values=cache, use_cache=True).logits
-        cache.crop(-NEW)
+        _rewind(cache)
         return found
 
     def decode_mine():
         state = start
         for i in range(NEW):
             found, state = mine(tokens[:, i : i + 1], state, last=True)
+        if kind == "static":  # nobody goes on from these tokens, so the next run may overwrite them
+            for layer in start.layers:
+                layer.mixer.room.filled = start.length
         return found
 
     assert (decode_theirs() - decode_mine()).abs().max() < 1e-3
     return {THEIRS: decode_theirs, OURS: decode_mine}
+
+
+def _rewind(cache) -> None:
+    """Forget the last NEW tokens in a cache of theirs; a static one has no method for it."""
+    for layer in cache.layers:
+        if hasattr(layer, "crop"):
+            layer.crop(-NEW)
+        else:
+            layer.cumulative_length.sub_(NEW)
 
 
 def _minilm(count: int) -> list[dict[str, object]]:
@@ -170,7 +190,11 @@ def _minilm(count: int) -> list[dict[str, object]]:
         calls["sentence-transformers"] = lambda: encode(texts)
         assert (calls["sentence-transformers"]() - calls[OURS]()).abs().max() < 1e-4
     what = f"embed {len(texts)} sentences"
-    return [_row(what, calls, other, len(texts), 5, "texts/s") for other in calls if other != OURS]
+    ours = calls.pop(OURS)
+    return [
+        _row(what, {other: call, OURS: ours}, other, len(texts), 5, "texts/s")
+        for other, call in calls.items()
+    ]
 
 
 def _sentence_transformer(folder) -> Callable[[list[str]], Tensor] | None:
@@ -232,7 +256,7 @@ def table(results: dict[str, object]) -> str:
         lines.append(f"{row['what']:<22} {row['seconds']:.2f} s ≤{limit:g}{' ' if met else '!'}")
     lines += [
         "",
-        f"{'what':<22} {'against':<24} {'theirs':>9} {'ours':>9} {'':<9} {'× as fast':>10} "
+        f"{'what':<26} {'against':<24} {'theirs':>9} {'ours':>9} {'':<9} {'× as fast':>10} "
         f"{'MiB':>7} {'our MiB':>8}",
     ]
     for row in results["rows"]:
@@ -240,7 +264,7 @@ def table(results: dict[str, object]) -> str:
         speed = f"{row['times as fast']:.2f} ≥{limit:g}{' ' if met else '!'}"
         unit = row["unit"]
         lines.append(
-            f"{row['what']:<22} {row['against']:<24} {row[unit]:>9.1f} {row[f'our {unit}']:>9.1f} "
+            f"{row['what']:<26} {row['against']:<24} {row[unit]:>9.1f} {row[f'our {unit}']:>9.1f} "
             f"{unit:<9} {speed:>10} {row['MiB']:>7.1f} {row['our MiB']:>8.1f}"
         )
     return "\n".join(lines)

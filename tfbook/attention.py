@@ -215,7 +215,36 @@ def attend_sdpa(
                 f"attend_sdpa cannot serve {name}=True, PyTorch does not hand it out; "
                 "use tfbook.attention.attend"
             )
-    *batch, n, m = check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
+    *batch, n, _ = check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
+    # Its fast path takes exactly four dimensions with no broadcasting among them.
+    fits = len(batch) == 2 and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
+    if not fits:
+        lead = (1,) * (2 - len(batch))
+        q, k, v = (x.expand(*lead, *batch, *x.shape[-2:]) for x in (q, k, v))
+    output = grouped_sdpa(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
+    output = output if fits else output.reshape(*batch, n, v.shape[-1])  # (..., n, d_v)
+    return output.to(v.dtype)
+
+
+def grouped_sdpa(
+    q: Float[Tensor, "*B H N D"],
+    k: Float[Tensor, "*B G M D"],
+    v: Float[Tensor, "*B G M E"],
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Float[Tensor, "*B H N E"]:
+    """Compute :func:`attend_sdpa` where heads of q share heads of k and v, which are not copied.
+
+    Query head h uses key-value head ⌊h · G / H⌋; mask and bias broadcast to (..., H, N, M). The
+    caller has checked the arguments.
+
+    Source: [ainslie2023gqa]
+    Explained in: chapters/02_attention, section "The same function, computed four ways".
+    """
+    n, m = q.shape[-2], k.shape[-2]
     triangle = causal and mask is None and bias is None
     if n != m:  # asked in a branch, so that torch.compile knows the answer
         triangle = False
@@ -223,14 +252,10 @@ def attend_sdpa(
         mask = combine_masks(mask, causal_mask(n, m, device=q.device))
     if bias is not None:
         mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
-    # Its fast path takes exactly four dimensions with no broadcasting among them.
-    if len(batch) != 2 or not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
-        lead = (1,) * (2 - len(batch))
-        q, k, v = (x.expand(*lead, *batch, *x.shape[-2:]) for x in (q, k, v))
-    output = functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=triangle, scale=scale
+    shares = q.ndim > 2 and q.shape[-3] != k.shape[-3]
+    return functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=triangle, scale=scale, enable_gqa=shares
     )
-    return output.reshape(*batch, n, v.shape[-1]).to(v.dtype)  # (..., n, d_v)
 
 
 def attend_topk(

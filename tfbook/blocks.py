@@ -6,6 +6,7 @@ stack of blocks is called like that too, and neither asks what kind of mixer it 
 Explained in: chapters/05_architecture.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from tfbook.caches import Cache
 from tfbook.layers import LayerNorm, Place, Residual, check_place
+from tfbook.taps import Tap
 
 __all__ = [
     "Block",
@@ -187,12 +189,12 @@ class Block(nn.Module):
             own = None if place == "none" else norm(ffn.d_model)
             return Residual(own, place=place, dropout=dropout)
 
-        self.resid_pre = nn.Identity()
+        self.resid_pre = Tap()
         self.mixer, self.mixer_residual = mixer, residual()
-        self.resid_mid = nn.Identity()
+        self.resid_mid = Tap()
         self.cross, self.cross_residual = cross, None if cross is None else residual()
         self.ffn, self.ffn_residual = ffn, residual()
-        self.resid_post = nn.Identity()
+        self.resid_post = Tap()
 
     def forward(
         self,
@@ -217,9 +219,10 @@ class Block(nn.Module):
             ValueError: for a shape that does not fit, or a memory that is missing.
         """
         before, memory = self._read_state(state)
-        x = self.resid_pre(x)
-        y, after = self.mixer(self.mixer_residual.enter(x), before, mask=mask)
-        x = self.resid_mid(self.mixer_residual.leave(x, y))
+        x, residual = self.resid_pre(x), self.mixer_residual
+        y, after = self.mixer(residual.enter(x), before, mask=mask)
+        x = self.resid_mid(residual.leave(x, y))
+        del y  # its memory serves what follows
         if self.cross is not None:
             y, memory = self.cross(self.cross_residual.enter(x), memory)
             x = self.cross_residual.leave(x, y)
@@ -324,7 +327,7 @@ class _Shared:
         if kept is None:
             return make()
         found = kept.get(key)
-        if found is None or any(a is not b for a, b in zip(found[0], inputs, strict=True)):
+        if found is None or not all(map(operator.is_, found[0], inputs)):
             found = kept[key] = (inputs, make())
         return found[1]
 
@@ -445,7 +448,7 @@ class Stack(nn.Module):
         """
         with self._one_pass():
             for block in self.blocks:
-                x, _ = block(x, mask=mask)
+                x = block(x, mask=mask)[0]  # and its state is gone before the next
         return self.finish(x)
 
     def trace(

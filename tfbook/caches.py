@@ -98,17 +98,19 @@ class StaticKVState(KVState):
                 "a static cache is written in place, which a gradient cannot pass: call the model "
                 "under torch.no_grad(), or use DynamicCache()"
             )
-        for name, new, held in (("k", k, self.room.k), ("v", v, self.room.v)):
-            check_shape(name, new, (*held.shape[:2], stop - start, held.shape[-1]), "(B, H, N, D)")
+        for name, new, held in (("k", k, self.k), ("v", v, self.v)):
+            batch, n_heads, _, d = held.shape
+            check_shape(name, new, (batch, n_heads, stop - start, d), "(B, H, N, D)")
             check_same(**{name: new, "the cache": held})
         joined = join_key_masks(self.mask, start, mask, k)
         room = self.room
         if room.filled != start:  # another continuation stands behind these rows
             room = room.copy(self.k, self.v)
-        room.k[:, :, start:stop], room.v[:, :, start:stop] = k, v
+        for held, new in ((room.k, k), (room.v, v)):
+            held.narrow(2, start, stop - start).copy_(new)
         room.filled = stop
-        seen = self.seen + stop - start
-        return StaticKVState(room.k[:, :, :stop], room.v[:, :, :stop], joined, seen, room)
+        k, v = (held.narrow(2, 0, stop) for held in (room.k, room.v))
+        return StaticKVState(k, v, joined, self.seen + stop - start, room)
 
     def select(self, rows: Int[Tensor, " S"]) -> "StaticKVState":
         """Return a state of the chosen sequences, in memory of its own."""

@@ -21,6 +21,7 @@ from tfbook.masks import combine_masks
 from tfbook.multihead import merge_heads, second_of, showing_weights, split_heads
 from tfbook.positions import RotaryPosition
 from tfbook.states import join_key_masks, read_mask
+from tfbook.taps import Tap
 from tfbook.validate import check_bool, check_count, check_heads, check_rows, check_shape
 
 __all__ = ["LatentAttention", "LatentState"]
@@ -155,7 +156,7 @@ class LatentAttention(nn.Module):
         self.k_up = _linear(d_latent, n_heads * d_head)
         self.v_up = _linear(d_latent, n_heads * d_value)
         self.out_proj = _linear(n_heads * d_value, d_model)
-        self.z = nn.Identity()
+        self.z = Tap()
 
     def extra_repr(self) -> str:
         """Show the sizes."""

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tfbook.taps import Tap
 from tfbook.validate import (
     check_bool,
     check_count,
@@ -301,7 +302,7 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[GATES.get(kind, kind)]
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if kind in GATES else None
-        self.hidden = nn.Identity()
+        self.hidden = Tap()
         self.dropout = dropout
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
         self.reset_parameters()

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfbook.attention import VARIANTS, attend, attend_sdpa
+from tfbook.attention import VARIANTS, attend, attend_sdpa, grouped_sdpa
 from tfbook.caches import Cache, make_empty
 from tfbook.headweights import (
     SomeHeads,
@@ -33,10 +33,12 @@ from tfbook.headweights import (
 from tfbook.masks import band_mask, combine_masks
 from tfbook.positions import AddedPosition, BiasPosition, RotaryPosition
 from tfbook.states import KVState, read_mask, with_head_axis
+from tfbook.taps import Tap
 from tfbook.validate import (
     check_bool,
     check_count,
     check_float,
+    check_head_mask,
     check_heads,
     check_memory,
     check_names,
@@ -44,7 +46,6 @@ from tfbook.validate import (
     check_rate,
     check_rows,
     check_shape,
-    check_tensor,
     check_window,
 )
 
@@ -85,7 +86,7 @@ def split_heads(x: Float[Tensor, "*B N HD"], n_heads: int) -> Float[Tensor, "*B 
         raise ValueError(
             f"n_heads must divide the last dimension of x, got {n_heads} and x {tuple(x.shape)}"
         )
-    return x.view(*x.shape[:-1], n_heads, x.shape[-1] // n_heads).transpose(-2, -3)
+    return _split(x, n_heads)
 
 
 def merge_heads(x: Float[Tensor, "*B H N D"]) -> Float[Tensor, "*B N HD"]:
@@ -213,7 +214,8 @@ class MultiHeadAttention(nn.Module):
         check_rate("dropout", dropout)
         _check_attend(attend)
         check_window(window, causal)
-        if position is not None and not callable(position) and not _has(position, "rotate", "bias"):
+        knows = callable(position) or _has(position, "rotate") or _has(position, "bias")
+        if position is not None and not knows:
             raise TypeError(
                 "position must be callable or have a method rotate or bias, got "
                 f"{type(position).__name__}"
@@ -227,7 +229,7 @@ class MultiHeadAttention(nn.Module):
         self.k_proj = nn.Linear(rows[0], n_kv_heads * d_head, bias="k" in self.bias)
         self.v_proj = nn.Linear(rows[1], n_kv_heads * d_value, bias="v" in self.bias)
         self.out_proj = nn.Linear(n_heads * d_value, d_model, bias="out" in self.bias)
-        self.q, self.k, self.v, self.z = (nn.Identity() for _ in range(4))
+        self.q, self.k, self.v, self.z = (Tap() for _ in range(4))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -283,7 +285,7 @@ class MultiHeadAttention(nn.Module):
         """
         z, state = self._heads(x, state, mask, self.attend)  # (B, H, N, d_value)
         if head_mask is not None:
-            _check_head_mask(head_mask, self.n_heads)
+            check_head_mask(head_mask, self.n_heads)
             z = z * head_mask.to(z.dtype)[:, None, None]
         return self.out_proj(merge_heads(z)), state
 
@@ -506,11 +508,11 @@ class MultiHeadAttention(nn.Module):
         return (found if asked else self.z(found)), state.trim()
 
     def _queries(self, x):
-        return self.q(split_heads(self.q_proj(x), self.n_heads))  # (B, H, N, d_head)
+        return self.q(_split(self.q_proj(x), self.n_heads))  # (B, H, N, d_head)
 
     def _keys_values(self, for_keys, for_values):
-        k = self.k(split_heads(self.k_proj(for_keys), self.n_kv_heads))  # (B, n_kv_heads, M, d)
-        v = self.v(split_heads(self.v_proj(for_values), self.n_kv_heads))
+        k = self.k(_split(self.k_proj(for_keys), self.n_kv_heads))  # (B, n_kv_heads, M, d)
+        v = self.v(_split(self.v_proj(for_values), self.n_kv_heads))
         return k, v
 
     def _continue(self, x, state, mask):
@@ -550,6 +552,8 @@ class MultiHeadAttention(nn.Module):
         fold = group > 1 and alone
         if fold:  # the queries of a group become rows of one head, so that no key is copied
             q, mask, bias = (_fold(x, self.n_kv_heads) for x in (q, mask, bias))
+        elif group > 1 and attend is attend_sdpa and not (self.dropout and self.training):
+            attend = grouped_sdpa  # PyTorch's kernel finds each query's key-value head by itself
         elif group > 1:
             k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))  # (B, H, M, d)
         scale = self.scale
@@ -561,9 +565,7 @@ class MultiHeadAttention(nn.Module):
         found = attend(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale, **asked)
         if not fold:
             return found
-        if asked:
-            return tuple(_unfold(x) for x in found)
-        return _unfold(found)
+        return tuple(map(_unfold, found)) if asked else _unfold(found)
 
     def _check_state(self, x, state):
         if state is None and self.is_cross:
@@ -581,8 +583,12 @@ class MultiHeadAttention(nn.Module):
                 check_shape(f"state.{name}", held, shape, f"(B, n_kv_heads, M, {size})")
 
 
-def _has(part: object, *methods: str) -> bool:
-    return part is not None and any([callable(getattr(part, name, None)) for name in methods])
+def _split(x: Tensor, n_heads: int) -> Tensor:
+    return x.view(*x.shape[:-1], n_heads, x.shape[-1] // n_heads).transpose(-2, -3)
+
+
+def _has(part: object, method: str) -> bool:
+    return callable(getattr(part, method, None))
 
 
 def _dropping(attend: Attend, rate: float) -> Attend:
@@ -605,13 +611,6 @@ def _check_attend(attend: object) -> None:
                 f"attend {variant.name!r} needs weights of its own: bind them with "
                 f"functools.partial(attend, {weights}), or pass a module that owns them"
             )
-
-
-def _check_head_mask(head_mask: object, n_heads: int) -> None:
-    check_tensor("head_mask", head_mask)
-    if not (head_mask.is_floating_point() or head_mask.dtype == torch.bool):
-        raise TypeError(f"head_mask must be floating point or boolean, got {head_mask.dtype}")
-    check_shape("head_mask", head_mask, (n_heads,), "(H,)")
 
 
 def _fold(x: Tensor | None, n_kv_heads: int) -> Tensor | None:

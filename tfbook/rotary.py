@@ -478,7 +478,7 @@ def _turn(x: Tensor, table: tuple[Tensor, ...]) -> Tensor:
     else:  # a pair is a complex number, and turning it is a multiplication
         turned = _as_complex(x.to(exact)) * table[0]  # (..., N, P)
         turned = torch.view_as_real(turned).flatten(-2)  # (..., N, D)
-    return turned.to(x.dtype)
+    return turned if turned.dtype == x.dtype else turned.to(x.dtype)
 
 
 def _as_complex(x: Tensor) -> Tensor:

@@ -223,6 +223,19 @@ def check_heads(
     return n_kv_heads, d_head, d_value
 
 
+def check_head_mask(head_mask: object, n_heads: int) -> None:
+    """Raise unless ``head_mask`` holds a factor or a boolean for each head.
+
+    Raises:
+        TypeError: if it is not such a tensor.
+        ValueError: if it has another shape.
+    """
+    check_tensor("head_mask", head_mask)
+    if not (head_mask.is_floating_point() or head_mask.dtype == torch.bool):
+        raise TypeError(f"head_mask must be floating point or boolean, got {head_mask.dtype}")
+    check_shape("head_mask", head_mask, (n_heads,), "(H,)")
+
+
 def check_memory(d_memory: object) -> tuple[int, int]:
     """Check the size of a memory's rows, or the two for keys and values, and return both.
 
@@ -272,6 +285,8 @@ def check_same(**tensors: Tensor) -> None:
         ValueError: if two devices differ.
     """
     (first, one), *rest = tensors.items()
+    if all([other.device == one.device and other.dtype == one.dtype for _, other in rest]):
+        return  # the usual case, and a fast one
     for name, other in rest:
         if other.device != one.device:
             raise ValueError(

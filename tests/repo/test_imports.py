@@ -10,8 +10,8 @@ from repofiles import ROOT, named, short
 # One total order, read left to right and downward: a module imports only what stands before it.
 LEVELS = (
     "validate costs tokenizers data metrics plotting claims explorables",
-    "masks states caches scores tiled variants attention headweights rotary relative positions "
-    "sampling efficient linear ssm",
+    "masks taps states caches scores tiled variants attention headweights rotary relative "
+    "positions sampling efficient linear ssm",
     "multihead latent layers embeddings blocks moe graphs recurrent seq2seq",
     "parts config presets assembly models vision multimodal",
     "families checkpoints modelfiles pretrained prompts generation beam speculative training "

@@ -151,8 +151,8 @@ class Lab:
 
     def figure(self, module, nth=0):
         """The live view of an explorable, scrolled to."""
-        name = "form.tfx-quiz" if module == "quiz" else f'section[aria-label="{TITLES[module]}"]'
-        figure = self.page.locator(f".jp-OutputArea .tfx {name}").nth(nth)
+        card = "form.tfx-quiz" if module == "quiz" else f'.tfx-card[aria-label="{TITLES[module]}"]'
+        figure = self.page.locator(f".jp-OutputArea .tfx {card}").nth(nth)
         figure.scroll_into_view_if_needed()
         return figure
 

@@ -45,7 +45,7 @@ export default {
     const entropy = stat("entropy", "entropy", 3);
     const said = summary();
     el.classList.add("tfx");
-    el.append(h("section", { class: "tfx-card", "aria-label": data.title },
+    el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
       h("p", { class: "tfx-title" }, data.title), sentence.node, weave, reference,
       h("div", { class: "tfx-stats" }, largest.node, total.node, entropy.node), map, said.node));
 

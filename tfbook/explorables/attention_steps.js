@@ -119,7 +119,7 @@ export default {
     const map = h("div", {});
     const said = summary();
     el.classList.add("tfx");
-    el.append(h("section", { class: "tfx-card", "aria-label": data.title },
+    el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
       h("p", { class: "tfx-title" }, data.title), mode.node, asked, writing,
       h("div", { class: "tfx-pair-wide" }, causal.node, padding.node), followed, map, body, said.node));
 

@@ -100,7 +100,7 @@ export default {
     const even = stat("break_even", "as heavy as the weights at", (x) => grouped(Math.round(x)));
     const said = summary();
     el.classList.add("tfx");
-    el.append(h("section", { class: "tfx-card", "aria-label": data.title },
+    el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
       h("p", { class: "tfx-title" }, data.title), preset.node, length.node,
       h("div", { class: "tfx-thirds" }, sizes.map((s) => s.node)),
       h("div", { class: "tfx-pairs" }, measure.node, precision.node),

@@ -61,7 +61,7 @@ export default {
     speed.note.textContent = "radians for each position";
     const said = summary();
     el.classList.add("tfx");
-    el.append(h("section", { class: "tfx-card", "aria-label": data.title },
+    el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
       h("p", { class: "tfx-title" }, data.title),
       h("div", { class: "tfx-thirds" }, position.node, pair.node, base.node), dials, curve,
       h("div", { class: "tfx-stats" }, wavelength.node, speed.node, turns.node), said.node));

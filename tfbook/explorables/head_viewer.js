@@ -174,7 +174,7 @@ export default {
     const name = h("p", { class: "tfx-label" });
     const said = summary();
     el.classList.add("tfx");
-    el.append(h("section", { class: "tfx-card", "aria-label": data.title },
+    el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
       h("p", { class: "tfx-title" }, data.title), text.node,
       h("div", { class: "tfx-columns tfx-even" },
         h("div", { class: "tfx-stack" }, layer.node, heads, h("div", { class: "tfx-stats tfx-two" }, distance.node, entropy.node)),

@@ -133,7 +133,7 @@ export default {
     const now = stat("entropy", "entropy after", 3);
     const said = summary();
     el.classList.add("tfx");
-    el.append(h("section", { class: "tfx-card", "aria-label": data.title },
+    el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
       h("p", { class: "tfx-title" }, data.title), prompt.node,
       h("div", { class: "tfx-pairs" }, temperature.node, topK.node, topP.node, minP.node),
       h("div", { class: "tfx-stack" },

@@ -88,7 +88,7 @@ export default {
     const weight = stat("weight", "weight from bias alone", 3);
     const said = summary();
     el.classList.add("tfx");
-    el.append(h("section", { class: "tfx-card", "aria-label": data.title },
+    el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
       h("p", { class: "tfx-title" }, data.title), scheme.node,
       h("div", { class: "tfx-pairs" }, distance.node, head.node, heads.node, buckets.node, furthest.node, clip.node, both.node),
       shape, weights, h("div", { class: "tfx-stats" }, bias.node, index.node, slope.node, weight.node), said.node));

@@ -97,7 +97,7 @@ export default {
     before.note.textContent = "cos of the angle between";
     const said = summary();
     el.classList.add("tfx");
-    el.append(h("section", { class: "tfx-card", "aria-label": data.title },
+    el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
       h("p", { class: "tfx-title" }, data.title),
       h("div", { class: "tfx-columns tfx-even" },
         h("div", {}, plane, h("p", { class: "tfx-note tfx-caption" }, prose("Dashed: before rotation. Solid: q turned by mθ, k by nθ."))),

@@ -150,7 +150,7 @@ export default {
     const detail = h("div", { class: "tfx-detail" });
     const said = summary();
     el.classList.add("tfx");
-    el.append(h("section", { class: "tfx-card", "aria-label": data.title },
+    el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
       h("p", { class: "tfx-title" }, data.title), preset.node,
       h("div", { class: "tfx-thirds" }, sizes.map((s) => s.node), tied.node), precision.node,
       h("div", { class: "tfx-stats tfx-loose" }, total.node, work.node, weights.node, activations.node, cache.node),

@@ -113,7 +113,7 @@ export default {
 
     const said = summary();
     el.classList.add("tfx");
-    el.append(h("section", { class: "tfx-card", "aria-label": data.title },
+    el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
       h("p", { class: "tfx-title" }, data.title),
       h("div", { class: "tfx-columns tfx-even" }, h("div", {}, plane, scale),
         h("div", { class: "tfx-stack" }, temperature.node, hard.node, across.node, upward.node, table)), said.node));

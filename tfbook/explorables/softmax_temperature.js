@@ -109,7 +109,7 @@ export default {
 
     const said = summary();
     el.classList.add("tfx");
-    el.append(h("section", { class: "tfx-card", "aria-label": data.title },
+    el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
       h("p", { class: "tfx-title" }, data.title),
       h("div", { class: "tfx-columns" },
         h("div", { class: "tfx-stack" }, mode.node, forKeys, forScores, temperature.node),

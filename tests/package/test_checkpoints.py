@@ -195,7 +195,7 @@ def gradients(loss, theirs, mine):
     renamed = classic(theirs, {name: p.grad for name, p in wanted.items()})
     assert found.keys() <= renamed.keys()
     for name, grad in found.items():
-        close(grad, renamed[name], 2e-5)
+        close(grad, renamed[name])
     for model in (theirs, mine):
         model.zero_grad()
     unread = {name for name in renamed.keys() - found.keys() if renamed[name] is not None}

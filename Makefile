@@ -37,7 +37,7 @@ test: $(VENV)/.test $(VENV)/.models  ## run every test: style, package, exercise
 	@$(MAKE) --no-print-directory $(BUILT)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		--nbval --nbval-current-env --nbval-sanitize-with tests/chapters/sanitize.cfg \
-		--nbval-kernel-startup-timeout 180 --nbval-cell-timeout 300 \
+		--nbval-kernel-startup-timeout 180 --nbval-cell-timeout 300 --ignore=chapters/start \
 		tests/package tests/repo tests/chapters chapters tests/site
 
 lab: $(VENV)/.book $(VENV)/.models  ## open the chapters in JupyterLab
@@ -49,6 +49,7 @@ serve: $(BUILT)  ## serve the built book on this machine only
 
 notebooks: $(VENV)/.book $(VENV)/.models  ## run the chapters afresh and store their outputs [CHAPTER=02_attention]
 	@OMP_NUM_THREADS=1 $(BIN)/python book/tools/notebooks.py $(CHAPTER)
+	@$(BIN)/python book/tools/starting.py $(CHAPTER)
 
 bench: $(VENV)/.bench $(VENV)/.models  ## measure speed and memory
 	@$(BIN)/python -m benchmarks

@@ -14,17 +14,18 @@ NAMES = sorted(
 
 
 def main() -> None:
-    """Measure what was asked for, on one thread."""
+    """Measure what was asked for, on one thread unless told otherwise."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"any of {', '.join(NAMES)}; all")
     parser.add_argument("--dry", action="store_true", help="print the table, keep nothing")
+    parser.add_argument("--threads", type=int, default=1, help="for what can use several")
     chosen = parser.parse_args()
     unknown = set(chosen.names) - set(NAMES)
     if unknown:
         parser.error(
             f"unknown benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}"
         )
-    torch.set_num_threads(1)
+    torch.set_num_threads(chosen.threads)
     for name in chosen.names or NAMES:
         benchmark = importlib.import_module(f"benchmarks.{name}")
         results = benchmark.run()

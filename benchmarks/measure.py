@@ -39,9 +39,20 @@ def machine() -> dict[str, object]:
 
 
 def time_ratios(
-    functions: dict[str, Callable[[], object]], baseline: str, rounds: int
+    functions: dict[str, Callable[[], object]],
+    baseline: str,
+    rounds: int,
+    *,
+    clock: Callable[[], float] = time.process_time,
 ) -> dict[str, dict[str, float]]:
     """Time all functions in turn, ``rounds`` times over.
+
+    Args:
+        functions: what to time, by name.
+        baseline: the name of the one that the others are compared with.
+        rounds: how often.
+        clock: seconds; the time of all threads of the process, or on several threads
+            ``time.perf_counter``.
 
     Returns:
         For each name its median milliseconds and the median ratio to the baseline's time in the
@@ -52,9 +63,9 @@ def time_ratios(
         function()  # warm up: allocator, caches, lazy initialisation
     for _ in range(rounds):
         for name, function in functions.items():
-            start = time.process_time()
+            start = clock()
             function()
-            times[name].append(time.process_time() - start)
+            times[name].append(clock() - start)
     return {
         name: {
             "ms": 1e3 * statistics.median(taken),

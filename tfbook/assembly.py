@@ -105,6 +105,7 @@ def make_attention(
         scale=scale,
         dropout=config.attention_dropout,
         window=config.window if causal else None,
+        qk_norm=partial(make_norm, config.norm, eps=config.norm_eps) if config.qk_norm else None,
     )
 
 

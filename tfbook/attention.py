@@ -474,3 +474,24 @@ register(
     },
     options={"top": 3},
 )
+
+
+def showing_weights(function: Attend) -> Attend:
+    """Return a function that computes the same and can also return its weights.
+
+    An exact one that never forms them is replaced by the reference; any other one is asked itself.
+    """
+    plain = getattr(function, "func", function)  # what a functools.partial calls
+    exact = any(variant.fn is plain and "exact" in variant.has for variant in VARIANTS.values())
+    return attend if exact else function
+
+
+def second_of(found: object) -> Tensor:
+    """Return the weights out of what an attention function returned when asked for them.
+
+    Raises:
+        ValueError: if there is nothing beside the output.
+    """
+    if not (isinstance(found, tuple) and len(found) == 2):
+        raise ValueError("attend did not return its weights, asked with return_weights=True")
+    return found[1]

@@ -388,6 +388,10 @@ class Stack(nn.Module):
         shared: the handle of a position part that the blocks share, :class:`SharedRotation` or
             :class:`SharedBias`; what it computes is kept for the time of one pass.
 
+    Attributes:
+        layer_drop: rate at which a block is left out in training, 0 at first; see
+            :func:`tfbook.skipping.layer_drop`.
+
     Raises:
         TypeError: if a block is no module.
         ValueError: if there is none.
@@ -409,6 +413,7 @@ class Stack(nn.Module):
             raise ValueError("blocks must hold at least one block, got none")
         self.blocks, self.final_norm = nn.ModuleList(blocks), final_norm
         self.shared = shared
+        self.layer_drop = 0.0
 
     def forward(
         self,
@@ -435,6 +440,9 @@ class Stack(nn.Module):
         after = []
         with self._one_pass():
             for block, before in zip(self.blocks, states, strict=True):
+                if self._left_out():
+                    after.append(BlockState() if before is None else before)
+                    continue
                 x, own = block(x, before, mask=mask)
                 after.append(own)
         return self.finish(x), tuple(after)
@@ -448,7 +456,8 @@ class Stack(nn.Module):
         """
         with self._one_pass():
             for block in self.blocks:
-                x = block(x, mask=mask)[0]  # and its state is gone before the next
+                if not self._left_out():
+                    x = block(x, mask=mask)[0]  # and its state is gone before the next
         return self.finish(x)
 
     def trace(
@@ -472,6 +481,9 @@ class Stack(nn.Module):
                     trace.cross.append(cross)
                 trace.states.append(block(trace.states[-1], before, mask=mask)[0])
         return trace
+
+    def _left_out(self) -> bool:
+        return self.training and self.layer_drop > 0 and bool(torch.rand(()) < self.layer_drop)
 
     def finish(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Apply the last norm, if there is one."""

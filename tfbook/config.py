@@ -103,6 +103,7 @@ class TransformerConfig:
         rope_scaling: None or a scaling for longer contexts, such as ``YarnScaling``.
         n_buckets: buckets of the T5 bias.
         max_distance: from which distance on T5 and Shaw tell keys apart no more.
+        qk_norm: whether queries and keys are normalised, each head by itself, by ``norm``.
         attention_scale: factor on q kᵀ; when omitted 1/√d_head, and 1 with the T5 bias.
         tie_embeddings: whether the head that predicts tokens uses the embedding's weights.
         share_embeddings: whether source and target of an encoder-decoder have one embedding.
@@ -162,6 +163,7 @@ class TransformerConfig:
     rope_scaling: RotaryScaling | None = None
     n_buckets: int = 32
     max_distance: int = 128
+    qk_norm: bool = False
     attention_scale: float | None = None
     tie_embeddings: bool = True
     share_embeddings: bool = True
@@ -417,7 +419,8 @@ CHOICES = {
     "head": (None, *HEADS),
     "init": SCHEMES,
 }
-SWITCHES = "embedding_norm ffn_bias tie_embeddings share_embeddings scale_embeddings pooler".split()
+SWITCHES = "embedding_norm ffn_bias qk_norm pooler".split()
+SWITCHES += "tie_embeddings share_embeddings scale_embeddings".split()
 
 
 def _check_each(config: TransformerConfig) -> None:
@@ -487,10 +490,8 @@ def _check_patches(config: TransformerConfig) -> None:
         check_count(f"patches.{name}", size, minimum=1)
     if config.patches.image_size % config.patches.patch_size:
         raise ValueError(f"patch_size must divide image_size, got {config.patches}")
-    text = {"n_segments": config.n_segments, "max_len": config.max_len}
-    text |= {"vocab_size": config.vocab_size}
-    for name, value in text.items():
-        if value is not None:
+    for name in ("n_segments", "max_len", "vocab_size"):
+        if (value := getattr(config, name)) is not None:
             raise ValueError(f"{name} must be None for a model of images, got {value}")
     if config.kind != "encoder" or config.output == "mlm":
         raise ValueError(

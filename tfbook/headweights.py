@@ -118,7 +118,7 @@ def keep_heads(
             kept[name] = pick_rows(value, *chosen[projection])
         elif name == "out_proj.weight":
             kept[name] = pick_rows(value.T, n_heads, keep).T  # its columns are the heads'
-        elif name == "out_proj.bias":
+        else:  # the output's bias, and norms that the heads share
             kept[name] = value
     return kept
 

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from tfbook.attention import attend_sdpa
+from tfbook.attention import attend_sdpa, second_of, showing_weights
 from tfbook.costs import latent_flops
 from tfbook.masks import combine_masks
-from tfbook.multihead import merge_heads, second_of, showing_weights, split_heads
+from tfbook.multihead import merge_heads, split_heads
 from tfbook.positions import RotaryPosition
 from tfbook.states import join_key_masks, read_mask
 from tfbook.taps import Tap

@@ -453,6 +453,10 @@ class Residual(nn.Module):
         place: "pre" as in GPT-2, "post" as in 2017, or "none".
         dropout: rate on what f adds.
 
+    Attributes:
+        skip: rate at which a sequence goes around f in training, 0 at first; see
+            :func:`tfbook.skipping.stochastic_depth`.
+
     Raises:
         TypeError: for an argument of a wrong type.
         ValueError: for an unknown place, a norm that does not go with it, or a rate out of range.
@@ -472,6 +476,7 @@ class Residual(nn.Module):
                 f"norm {norm} and place {place!r}"
             )
         self.norm, self.place, self.dropout = norm, place, dropout
+        self.skip = 0.0
 
     def enter(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         """Return what the sublayer gets to see of x."""
@@ -479,6 +484,10 @@ class Residual(nn.Module):
 
     def leave(self, x: Float[Tensor, "*B D"], y: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         """Add what the sublayer found, y, to the x that came in."""
+        if self.training and self.skip:
+            # One coin for each sequence, and what stays is scaled up as in dropout.
+            coins = torch.rand(y.shape[:1] + (1,) * (y.ndim - 1), device=y.device)
+            y = y * (coins >= self.skip) / (1 - self.skip)
         x = x + drop(self, y)
         return self.norm(x) if self.place == "post" else x
 

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfbook.attention import VARIANTS, attend, attend_sdpa, grouped_sdpa
+from tfbook.attention import VARIANTS, attend_sdpa, grouped_sdpa, second_of, showing_weights
 from tfbook.caches import Cache, make_empty
 from tfbook.headweights import (
     SomeHeads,
@@ -108,27 +108,6 @@ def merge_heads(x: Float[Tensor, "*B H N D"]) -> Float[Tensor, "*B N HD"]:
     return x.transpose(-2, -3).flatten(-2)
 
 
-def showing_weights(function: Attend) -> Attend:
-    """Return a function that computes the same and can also return its weights.
-
-    An exact one that never forms them is replaced by the reference; any other one is asked itself.
-    """
-    plain = getattr(function, "func", function)  # what a functools.partial calls
-    exact = any(variant.fn is plain and "exact" in variant.has for variant in VARIANTS.values())
-    return attend if exact else function
-
-
-def second_of(found: object) -> Tensor:
-    """Return the weights out of what an attention function returned when asked for them.
-
-    Raises:
-        ValueError: if there is nothing beside the output.
-    """
-    if not (isinstance(found, tuple) and len(found) == 2):
-        raise ValueError("attend did not return its weights, asked with return_weights=True")
-    return found[1]
-
-
 class MultiHeadAttention(nn.Module):
     r"""Attend with several heads at once, then mix what they found.
 
@@ -156,11 +135,15 @@ class MultiHeadAttention(nn.Module):
             The attention function must be able to show its weights.
         window: how many keys a query sees, itself and those just before it; all when omitted.
             It needs ``causal``.
+        qk_norm: makes a norm of a given size, such as :class:`tfbook.layers.RMSNorm`, for the
+            queries and the keys of each head, before they are rotated. Their lengths, and with
+            them the scores, then cannot grow without bound in training.
 
     Attributes:
         q_proj, k_proj, v_proj, out_proj: the four linear maps.
+        q_norm, k_norm: the norms of queries and keys, shared by the heads; None without.
         q, k, v, z: identities that pass on queries (B, H, N, d_head), keys and values
-            (B, n_kv_heads, N, d), all before rotation, and what each head found
+            (B, n_kv_heads, N, d), normalised but not rotated, and what each head found
             (B, H, N, d_value). A forward hook on them reads or replaces what passes.
 
     Raises:
@@ -178,7 +161,8 @@ class MultiHeadAttention(nn.Module):
         >>> torch.allclose(whole, torch.cat([start, rest], dim=1), atol=1e-6)
         True
 
-    Source: [vaswani2017attention], grouped: [shazeer2019fast], [ainslie2023gqa]
+    Source: [vaswani2017attention], grouped: [shazeer2019fast], [ainslie2023gqa], normalised:
+    [henry2020query]
     Explained in: chapters/03_multi_head, section "Split, attend, concatenate, project".
     """
 
@@ -198,6 +182,7 @@ class MultiHeadAttention(nn.Module):
         scale: float | None = None,
         dropout: float = 0.0,
         window: int | None = None,
+        qk_norm: Callable[[int], nn.Module] | None = None,
     ):
         """Make the projections, Xavier uniform with biases at 0."""
         super().__init__()
@@ -214,6 +199,8 @@ class MultiHeadAttention(nn.Module):
         check_rate("dropout", dropout)
         _check_attend(attend)
         check_window(window, causal)
+        if not (qk_norm is None or callable(qk_norm)):
+            raise TypeError(f"qk_norm must make a norm of a size, got {type(qk_norm).__name__}")
         knows = callable(position) or _has(position, "rotate") or _has(position, "bias")
         if position is not None and not knows:
             raise TypeError(
@@ -223,12 +210,14 @@ class MultiHeadAttention(nn.Module):
         self.d_model, self.n_heads, self.n_kv_heads = d_model, n_heads, n_kv_heads
         self.d_head, self.d_value, self.d_memory = d_head, d_value, d_memory
         self.causal, self.attend, self.position, self.scale = causal, attend, position, scale
-        self.dropout, self.window = dropout, window
+        self.dropout, self.window, self.qk_norm = dropout, window, qk_norm
         self.bias = check_names("bias", bias, PROJECTIONS)
         self.q_proj = nn.Linear(d_model, n_heads * d_head, bias="q" in self.bias)
         self.k_proj = nn.Linear(rows[0], n_kv_heads * d_head, bias="k" in self.bias)
         self.v_proj = nn.Linear(rows[1], n_kv_heads * d_value, bias="v" in self.bias)
         self.out_proj = nn.Linear(n_heads * d_value, d_model, bias="out" in self.bias)
+        made = qk_norm is not None
+        self.q_norm, self.k_norm = (qk_norm(d_head) if made else None for _ in range(2))
         self.q, self.k, self.v, self.z = (Tap() for _ in range(4))
         self.reset_parameters()
 
@@ -465,30 +454,31 @@ class MultiHeadAttention(nn.Module):
 
         Raises:
             ValueError: if it has no room for this module: another ``d_head`` than d_model / H,
-                another ``d_value``, a position or a scale.
+                another ``d_value``, a position, a scale or norms of queries and keys.
 
         Explained in: chapters/03_multi_head, section "Split, attend, concatenate, project".
         """
         narrow = self.d_head * self.n_heads != self.d_model or self.d_value != self.d_head
-        if narrow or self.position is not None or self.scale is not None:
+        names = ("position", "scale", "qk_norm")
+        if narrow or any(getattr(self, name) is not None for name in names):
+            had = ", ".join(f"{x} {getattr(self, x)}" for x in (*names, "d_head", "d_value"))
             raise ValueError(
-                "nn.MultiheadAttention has no position and no scale, and heads of size "
-                f"d_model / n_heads = {self.d_model / self.n_heads:g}; here position is "
-                f"{self.position}, scale {self.scale}, d_head {self.d_head}, d_value {self.d_value}"
+                "nn.MultiheadAttention has no position, scale or qk_norm, and heads of size "
+                f"d_model / n_heads = {self.d_model / self.n_heads:g}; here {had}"
             )
         new = pack_torch(self._weights(), self.n_heads, self.n_kv_heads, batch_first=batch_first)
         new.dropout = self.dropout
         return new.train(self.training)
 
     def _weights(self) -> Weights:
-        """Return weights and biases of the four projections by name."""
-        own = ("q_proj.", "k_proj.", "v_proj.", "out_proj.")
+        """Return weights and biases of the four projections and of the norms by name."""
+        own = ("q_proj.", "k_proj.", "v_proj.", "out_proj.", "q_norm.", "k_norm.")
         return {name: x for name, x in self.named_parameters() if name.startswith(own)}
 
     def _like(self, **changes: object) -> "MultiHeadAttention":
         """Make a module of the same choices, but for the changes, without any numbers in it."""
         names = "d_model n_heads n_kv_heads d_head d_value d_memory causal attend position bias"
-        names = f"{names} scale dropout window".split()
+        names = f"{names} scale dropout window qk_norm".split()
         chosen = {name: getattr(self, name) for name in names}
         with torch.device("meta"):
             return type(self)(**(chosen | changes)).train(self.training)
@@ -508,10 +498,12 @@ class MultiHeadAttention(nn.Module):
         return (found if asked else self.z(found)), state.trim()
 
     def _queries(self, x):
-        return self.q(_split(self.q_proj(x), self.n_heads))  # (B, H, N, d_head)
+        q = _split(self.q_proj(x), self.n_heads)  # (B, H, N, d_head)
+        return self.q(q if self.q_norm is None else self.q_norm(q))
 
     def _keys_values(self, for_keys, for_values):
-        k = self.k(_split(self.k_proj(for_keys), self.n_kv_heads))  # (B, n_kv_heads, M, d)
+        k = _split(self.k_proj(for_keys), self.n_kv_heads)  # (B, n_kv_heads, M, d)
+        k = self.k(k if self.k_norm is None else self.k_norm(k))
         v = self.v(_split(self.v_proj(for_values), self.n_kv_heads))
         return k, v
 

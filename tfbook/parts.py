@@ -152,6 +152,9 @@ def _attention(config, name, batch, n, keys, *, cross=False, remembered=False):
         parameters = d * heads * d_head + heads * d_head * (which in config.biased)
         shape = (batch, rows, heads * d_head)
         yield _Row(f"{name}.{which}_proj", shape, parameters, flops[which])
+        if config.qk_norm and which in "qk":
+            weights = d_head * (2 if config.norm == "layer" else 1)
+            yield _Row(f"{name}.{which}_norm", (batch, heads, rows, d_head), weights)
     if not cross:
         yield from _own_position(config, name, batch, n, keys)
     yield _Row(f"{name}.scores", (batch, n_heads, n, keys), 0, flops["scores"])

@@ -1,8 +1,9 @@
 """Two real models in the parts of this book: MiniLM-L6, an encoder, and SmolLM2-135M, a decoder.
 
 ``load(name)`` gives the model with its tokenizer. Their weights come in two Python packages that
-are read, never imported (:mod:`tfbook.modelfiles`); nothing is downloaded. ``load_directory(path)``
-does the same with a folder in the format of `transformers`.
+are read, never imported (:mod:`tfbook.modelfiles`); nothing is downloaded. A third and small one,
+"shakespeare", was trained by an experiment of this package and lies in it.
+``load_directory(path)`` does the same with a folder in the format of `transformers`.
 
 Explained in: chapters/05_architecture, section "Two real models".
 """
@@ -18,23 +19,29 @@ from jaxtyping import Bool, Float, Int
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from tfbook import data
 from tfbook.checkpoints import fill_model
 from tfbook.config import TransformerConfig
 from tfbook.modelfiles import (
     PACKAGES,
     cache_folder,
     check_package,
+    check_sha256,
     find_package,
     keep,
     read_checkpoint,
     read_gguf,
     read_safetensors,
 )
-from tfbook.tokenizers import pad_batch
+from tfbook.models import build
+from tfbook.tokenizers import char_tokenizer, pad_batch
 from tfbook.validate import check_count
 
 __all__ = ["Pretrained", "load", "load_directory", "names"]
 
+# Trained by the experiment of this name, whose results are part of this package.
+OWN = ("shakespeare",)
+RESULTS = Path(__file__).parent / "experiments" / "results"
 # What SmolLM2's template says where a conversation does not begin with a system message.
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
@@ -223,6 +230,8 @@ class Pretrained:
     def _ids(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text, checked."""
         tokenizer = self._tokenizer()
+        if self.name in OWN:
+            _check_characters(texts, tokenizer.get_vocab())
         rows = [encoded.ids for encoded in tokenizer.encode_batch(texts)]
         empty, longest = tokenizer.num_special_tokens_to_add(False), self.config.max_len
         for text, row in zip(texts, rows, strict=True):
@@ -251,9 +260,9 @@ def names() -> tuple[str, ...]:
 
     Example:
         >>> names()
-        ('minilm-l6', 'smollm2-135m')
+        ('minilm-l6', 'smollm2-135m', 'shakespeare')
     """
-    return tuple(PACKAGES)
+    return (*PACKAGES, *OWN)
 
 
 def load(
@@ -264,12 +273,17 @@ def load(
 ) -> Pretrained:
     """Load a pretrained model and its tokenizer from the package that carries it.
 
+    "shakespeare" is a decoder of four layers that predicts the next character, trained by
+    ``python -m tfbook.experiments shakespeare``; it needs no other package. It knows the 63
+    characters of its text and no others. Trained on 256 characters at a time, each layer looks
+    back over 256, so that a text may be of any length.
+
     The file's sha256 is verified before it is read. MiniLM's file is read as it is. SmolLM2's
     numbers are compressed to four bits; they are decoded once and kept in the cache folder
     (:func:`tfbook.modelfiles.cache_folder`), 540 MB. A kept file that is damaged is made anew.
 
     Args:
-        name: "minilm-l6" or "smollm2-135m".
+        name: "minilm-l6", "smollm2-135m" or "shakespeare".
         cache_dir: where decoded weights are kept; the user's cache folder when omitted.
         dtype: of the model's weights.
 
@@ -286,9 +300,11 @@ def load(
     Source: [wang2020minilm], [allal2025smollm2]
     Explained in: chapters/05_architecture, section "Two real models".
     """
-    if name not in PACKAGES:
-        raise ValueError(f"name must be one of {', '.join(PACKAGES)}, got {name!r}")
+    if name not in names():
+        raise ValueError(f"name must be one of {', '.join(names())}, got {name!r}")
     _check_dtype(dtype)
+    if name in OWN:
+        return _load_own(name, dtype)
     if name == "minilm-l6":
         weights_path, config_path, tokenizer_path = check_package(name)
         weights, _ = read_safetensors(weights_path)
@@ -338,6 +354,19 @@ def load_directory(
     return _assemble(folder.resolve().name, weights, texts, dtype)
 
 
+def _load_own(name: str, dtype: torch.dtype) -> Pretrained:
+    """Load a model of characters out of the results of the experiment that trained it."""
+    log = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    path = RESULTS / f"{name}.safetensors"
+    check_sha256(path, log["sha256"], "get it anew, or install the package again")
+    weights, _ = read_safetensors(path)
+    with torch.device("meta"):  # no weights are drawn
+        model = build(TransformerConfig.from_dict(log["settings"]["shipped"]["config"]))
+    model.load_state_dict(weights, assign=True)
+    tokenizer = char_tokenizer(data.shakespeare("all"))
+    return Pretrained(name, model.to(dtype).eval(), tokenizer, model.config)
+
+
 def _assemble(
     name: str, weights: Mapping[str, Tensor], texts: Mapping[str, str], dtype: torch.dtype
 ) -> Pretrained:
@@ -370,6 +399,15 @@ def _texts(value: object) -> list[str]:
     if not texts:
         raise ValueError("text must hold at least one text, got an empty list")
     return texts
+
+
+def _check_characters(texts: list[str], known: Mapping[str, int]) -> None:
+    unknown = sorted(set("".join(texts)) - set(known))
+    if unknown:
+        raise ValueError(
+            f"text must be made of the {len(known)} characters that the model knows, "
+            f"{''.join(sorted(known))!r}, got {''.join(unknown)!r}"
+        )
 
 
 def _list(value: object, wanted: str = "messages must be a list of dictionaries") -> list:

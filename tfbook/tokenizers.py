@@ -1,22 +1,36 @@
-"""From text to ids and back: words for translation, characters for language models, and padding.
+"""From text to ids and back: words, characters, byte-level BPE, and padding.
 
-Both makers return a `Tokenizer` of the `tokenizers` library, with its `encode(text).ids`,
-`encode(text).tokens`, `decode(ids)`, `get_vocab()` and `save(path)`.
+The makers return a `Tokenizer` of the `tokenizers` library, with its `encode(text).ids`,
+`encode(text).tokens`, `decode(ids)`, `get_vocab()` and `save(path)`. :class:`BytePairs` is
+byte-level BPE written for reading, which learns the same merges as the library.
 
 Explained in: chapters/01_motivation, section "Trained on real sentences".
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Int
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
 from tfbook.validate import check_bool, check_count
 
-__all__ = ["BOS", "EOS", "PAD", "SPECIALS", "UNK", "char_tokenizer", "pad_batch", "word_tokenizer"]
+__all__ = [
+    "BOS",
+    "EOS",
+    "PAD",
+    "SPECIALS",
+    "UNK",
+    "BytePairs",
+    "byte_pair_tokenizer",
+    "char_tokenizer",
+    "pad_batch",
+    "word_tokenizer",
+]
 
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 PAD, BOS, EOS, UNK = range(4)
@@ -32,6 +46,13 @@ PIECES = "|".join(
         r"[^\s\p{L}\p{N}]",  # one mark
     )
 )
+
+# GPT-2's pieces, across which nothing is merged: a word takes the space before it along.
+GPT2_PIECES = r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+# All bytes in GPT-2's order: those that print (in Latin-1) first.
+BYTES = sorted(range(256), key=lambda b: not (33 <= b <= 126 or 161 <= b <= 255 and b != 173))
+PLACE = {byte: i for i, byte in enumerate(BYTES)}
+RAREST = 2  # a pair that occurs less often is not merged
 
 
 def word_tokenizer(texts: Iterable[str], *, vocab_size: int, lowercase: bool = True) -> Tokenizer:
@@ -108,6 +129,8 @@ def char_tokenizer(text: str) -> Tokenizer:
         >>> tokenizer = char_tokenizer("to be, or not")
         >>> tokenizer.encode("be").ids, tokenizer.decode([2, 3])
         ([2, 3], 'be')
+
+    Explained in: chapters/13_language, section "Predicting the next character".
     """
     if not isinstance(text, str):
         raise TypeError(f"text must be a string, got {type(text).__name__}")
@@ -119,6 +142,197 @@ def char_tokenizer(text: str) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     return tokenizer
+
+
+@dataclass(frozen=True)
+class BytePairs:
+    """Byte-level BPE: a text is its bytes in UTF-8, and frequent neighbours become one token.
+
+    Training: cut the texts into pieces (words with the space before them), write each as bytes;
+    join the pair of neighbouring tokens that is the most frequent into a new token; repeat.
+    Encoding: cut and write as bytes again, and join in the order in which it was learned. Decoding:
+    lay the bytes of the tokens together. As every byte is a token, any text can be encoded, and
+    ``decode(encode(text)) == text``.
+
+    Of equally frequent pairs the one with the lowest ids is joined first. Every merge counts all
+    pairs anew, O(bytes of the distinct pieces); :func:`byte_pair_tokenizer` is made for use.
+
+    Attributes:
+        merges: pairs of ids in the order in which they were learned.
+        tokens: the bytes of each id, first the 256 single ones, in the order of GPT-2.
+
+    Example:
+        >>> tokenizer = BytePairs.train(["low low low lower lower newest"], vocab_size=260)
+        >>> tokenizer.tokens[256:]
+        (b'lo', b'low', b' low', b'er')
+        >>> [tokenizer.tokens[i] for i in tokenizer.encode("below")]
+        [b'b', b'e', b'low']
+
+    Source: [sennrich2016neural], [radford2019language]
+    Explained in: chapters/13_language, section "Cutting text into tokens".
+    """
+
+    merges: tuple[tuple[int, int], ...]
+    tokens: tuple[bytes, ...]
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> "BytePairs":
+        """Learn merges until there are vocab_size tokens, or no pair occurs twice.
+
+        Raises:
+            TypeError: if texts is one string or holds something else, or vocab_size is no integer.
+            ValueError: if vocab_size is below 256, or a text is no valid Unicode.
+        """
+        check_count("vocab_size", vocab_size, minimum=len(BYTES))
+        pieces = Counter(piece for text in _strings(texts) for piece in _pieces(text))
+        words = {piece: [PLACE[byte] for byte in piece] for piece in pieces}
+        merges, tokens = [], [bytes([byte]) for byte in BYTES]
+        while len(tokens) < vocab_size:
+            pairs = Counter()
+            for piece, ids in words.items():
+                for pair in zip(ids, ids[1:], strict=False):
+                    pairs[pair] += pieces[piece]
+            if not pairs:
+                break
+            best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+            if pairs[best] < RAREST:
+                break
+            words = {piece: _join(ids, best, len(tokens)) for piece, ids in words.items()}
+            tokens.append(tokens[best[0]] + tokens[best[1]])
+            merges.append(best)
+        return cls(tuple(merges), tuple(tokens))
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text.
+
+        Raises:
+            TypeError: if text is no string.
+            ValueError: if it is no valid Unicode: half of a surrogate pair.
+        """
+        found = []
+        for piece in _pieces(text):
+            ids = [PLACE[byte] for byte in piece]
+            while len(ids) > 1:
+                pair = min(zip(ids, ids[1:], strict=False), key=self._joined)
+                if pair not in self._new:
+                    break
+                ids = _join(ids, pair, self._new[pair])
+            found += ids
+        return found
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of some ids; bytes that are no UTF-8 become U+FFFD, the mark of that.
+
+        Raises:
+            TypeError: if an id is no integer.
+            ValueError: if there is no such id.
+        """
+        found = []
+        for token in ids:
+            check_count("an id", token)
+            if token >= len(self.tokens):
+                raise ValueError(f"ids must be below {len(self.tokens)}, got {token}")
+            found.append(self.tokens[token])
+        return b"".join(found).decode("utf-8", errors="replace")
+
+    def _joined(self, pair: tuple[int, int]) -> float:
+        """Return the id a pair becomes, which is lower the earlier it was learned."""
+        return self._new.get(pair, float("inf"))
+
+    @cached_property
+    def _new(self) -> dict[tuple[int, int], int]:
+        return {pair: len(BYTES) + rank for rank, pair in enumerate(self.merges)}
+
+
+def byte_pair_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
+    """Make a byte-level BPE tokenizer with the `tokenizers` library; see :class:`BytePairs`.
+
+    Ids 0 to 3 are <pad>, <bos>, <eos> and <unk> (never needed), 4 to 259 the bytes, then the
+    merges. `encode` adds neither <bos> nor <eos>, and takes "<bos>" in a text for five characters
+    (`encode_special_tokens`, a setting that `save` does not keep). `decode(ids)` leaves the special
+    tokens out.
+
+    Args:
+        texts: what the merges are learned from.
+        vocab_size: the largest number of tokens, at least 260.
+
+    Returns:
+        The tokenizer; its token strings show each byte as one printing character, a space as Ġ.
+
+    Raises:
+        TypeError: if texts is one string or holds something else, or vocab_size is no integer.
+        ValueError: if vocab_size is below 260, or a text is no valid Unicode.
+
+    Example:
+        >>> texts = ["low low low lower lower newest"]
+        >>> tokenizer = byte_pair_tokenizer(texts, vocab_size=264)
+        >>> tokenizer.encode("below lowest").tokens
+        ['b', 'e', 'low', 'Ġlow', 'e', 's', 't']
+
+    Source: [sennrich2016neural], [radford2019language]
+    Explained in: chapters/13_language, section "Cutting text into tokens".
+    """
+    check_count("vocab_size", vocab_size, minimum=len(SPECIALS) + len(BYTES))
+    texts = list(_strings(texts))
+    for text in texts:
+        _utf8(text)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=RAREST,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.encode_special_tokens = True  # what is in a text is text
+    return tokenizer
+
+
+def _strings(texts: Iterable[str]) -> Iterable[str]:
+    """Pass on each text, after a check that it is one."""
+    if isinstance(texts, str):
+        raise TypeError("texts must be a list of strings, got one string; write [text]")
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"texts must hold strings, got {type(text).__name__}")
+        yield text
+
+
+def _utf8(text: str) -> bytes:
+    """Return the bytes of a text.
+
+    Raises:
+        ValueError: if it has half of a surrogate pair, which UTF-8 cannot write.
+    """
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"text must be valid Unicode, got {text[error.start]!r}") from None
+
+
+def _pieces(text: str) -> list[bytes]:
+    """Cut a text where GPT-2 cuts it; laid together, the pieces are the text."""
+    if not isinstance(text, str):
+        raise TypeError(f"text must be a string, got {type(text).__name__}")
+    _utf8(text)
+    cut = pre_tokenizers.Split(Regex(GPT2_PIECES), "isolated")
+    return [_utf8(piece) for piece, _ in cut.pre_tokenize_str(text)]
+
+
+def _join(ids: list[int], pair: tuple[int, int], new: int) -> list[int]:
+    """Replace each pair by the new id, from the left."""
+    found, i = [], 0
+    while i < len(ids):
+        if tuple(ids[i : i + 2]) == pair:
+            found.append(new)
+            i += 2
+        else:
+            found.append(ids[i])
+            i += 1
+    return found
 
 
 def pad_batch(

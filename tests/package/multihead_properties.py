@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import tfbook.positions
+from tfbook.layers import RMSNorm
 from tfbook.masks import causal_mask, padding_mask
 from tfbook.positions import ALiBi, RotaryPositions, ShawPositions, T5Bias
 
@@ -267,6 +268,60 @@ def test_sequences_of_a_batch_do_not_meet(kit):
     x = normal(B, N, D)
     mha = kit.mha(n_kv_heads=2, position=RotaryPositions(DK))
     close(torch.cat([mha(x[:1])[0], mha(x[1:])[0]]), mha(x)[0])
+
+
+# norms of queries and keys
+
+
+@check
+def test_with_norms_the_lengths_of_queries_and_keys_do_not_matter(kit):
+    x, norm = normal(B, N, D), functools.partial(RMSNorm, eps=1e-12)
+    for position in (None, RotaryPositions(DK)):
+        for name in ("q_proj", "k_proj"):
+            mha = kit.mha(qk_norm=norm, n_kv_heads=2, position=position)
+            before = mha(x)[0]
+            for parameter in getattr(mha, name).parameters():
+                parameter.data *= 7
+            close(mha(x)[0], before, atol=1e-9)
+            getattr(mha, name.replace("proj", "norm")).weight.data *= 7
+            assert (mha(x)[0] - before).abs().max() > 1e-2
+
+
+@check
+def test_each_head_has_a_norm_of_its_own_before_it_is_rotated(kit):
+    met = []
+
+    def look(q, k, v, **options):
+        met.append((q, k))
+        return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+
+    mha = kit.mha(qk_norm=RMSNorm, n_kv_heads=6, attend=look, position=RotaryPositions(DK))
+    seen = watch(mha, "q", "k")
+    mha(normal(B, N, D))
+    for name, rotated in zip("qk", met[0], strict=True):
+        scale = getattr(mha, f"{name}_norm").weight
+        raw = seen[name] / scale  # (B, H, N, DK)
+        close(raw.square().mean(-1), torch.ones(B, H, N).double(), atol=1e-3)
+        close(rotated.norm(dim=-1), seen[name].norm(dim=-1))  # turning keeps lengths
+    same = normal(B, 1, D).expand(B, N, D)  # equal rows: scores depend on the distance alone
+    mha(same)
+    scores = met[1][0] @ met[1][1].mT  # (B, H, N, N)
+    close(scores[..., 1:, 1:], scores[..., :-1, :-1])
+
+
+@check
+def test_norms_of_queries_and_keys_stay_through_state_pruning_and_memory(kit):
+    x = normal(B, N, D)
+    mha = kit.mha(qk_norm=RMSNorm, n_kv_heads=3, position=RotaryPositions(DK))
+    for cut in CUTS:
+        close(in_pieces(mha, x, cut)[0], mha(x)[0])
+    left = torch.zeros(H, dtype=torch.bool)
+    left[[1, 4]] = True
+    close(mha.prune_heads([1, 4])(x)[0], mha(x, head_mask=left)[0])
+    mha = kit.mha(qk_norm=RMSNorm, d_memory=D)
+    alone = kit.mha(qk_norm=RMSNorm, causal=False)
+    alone.load_state_dict(mha.state_dict())
+    close(mha(x, mha.remember(x))[0], alone(x)[0])
 
 
 # causal

@@ -37,6 +37,7 @@ def configs(draw):
         "ffn": draw(st.sampled_from(FEED_FORWARDS)),
         "attention_bias": draw(st.sampled_from([True, False, ("q", "v"), ("out",)])),
         "ffn_bias": draw(st.booleans()),
+        "qk_norm": draw(st.booleans()),
         "position": draw(st.sampled_from(POSITIONS)),
         "tie_embeddings": draw(st.booleans()),
         "share_embeddings": draw(st.booleans()),

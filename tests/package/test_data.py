@@ -8,7 +8,12 @@ import pytest
 import torch
 
 from tfbook import data
-from tfbook.data import make_english_french, make_shakespeare, make_word_vectors
+from tfbook.data import (
+    make_english_french,
+    make_movie_sentiment,
+    make_shakespeare,
+    make_word_vectors,
+)
 
 FOLDER = data.FOLDER
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -170,6 +175,48 @@ def test_pairs_are_one_sentence_in_two_languages():
     assert sum(" the " in french for _, french in pairs) < 10
 
 
+# Film sentiment
+
+
+def test_readme_and_docstring_count_the_sentences():
+    rows = [row for split in SPLITS for row in data.movie_sentiment(split)]
+    assert f"{len(rows):,} sentences" in README
+    for count in (
+        f"{len(rows):,} sentences it is above 0 for {sum(r > 0 for _, r in rows):,}",
+        f"and 0 for {sum(r == 0 for _, r in rows)}.",
+    ):
+        assert count in " ".join(data.movie_sentiment.__doc__.split())
+
+
+def test_sentiment_splits_have_their_shares_and_no_sentence_in_common():
+    splits = [data.movie_sentiment(split) for split in SPLITS]
+    total = sum(map(len, splits))
+    for rows, share in zip(splits, (0.80, 0.08, 0.12), strict=True):
+        assert len(rows) / total == pytest.approx(share, abs=0.01)
+        assert sum(rating > 0 for _, rating in rows) / len(rows) == pytest.approx(0.5, abs=0.03)
+    seen = [{text.lower() for text, _ in rows} for rows in splits]
+    assert len(set.union(*seen)) == sum(map(len, seen))
+
+
+def test_the_sentiment_splits_together_are_the_file():
+    lines = (FOLDER / "movie_sentiment.tsv").read_text(encoding="utf-8").splitlines()
+    rows = [row for split in SPLITS for row in data.movie_sentiment(split)]
+    assert sorted(f"{rating:.3f}\t{text}" for text, rating in rows) == sorted(lines)
+
+
+def test_ratings_follow_the_words():
+    rows = data.movie_sentiment()
+    assert all(-4 <= rating <= 4 for _, rating in rows)
+
+    def mean(word):
+        found = [rating for text, rating in rows if word in text.lower().split()]
+        assert len(found) > 20
+        return sum(found) / len(found)
+
+    assert min(map(mean, ("best", "beautiful", "great"))) > 0.5
+    assert max(map(mean, ("bad", "worst", "dull"))) < -0.5
+
+
 # Shakespeare
 
 
@@ -198,7 +245,7 @@ def test_speeches_stand_below_the_name_of_their_speaker():
 # Damage
 
 
-@pytest.mark.parametrize("load", [data.english_french, data.shakespeare])
+@pytest.mark.parametrize("load", [data.english_french, data.movie_sentiment, data.shakespeare])
 @pytest.mark.parametrize("split", ["dev", "Train", None, 0])
 @pytest.mark.untyped
 def test_another_split_is_refused_by_name(load, split):
@@ -220,7 +267,11 @@ def other_folder(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("load", "name"),
-    [(data.english_french, "en-fr_gnome.tsv"), (data.shakespeare, "shakespeare.txt")],
+    [
+        (data.english_french, "en-fr_gnome.tsv"),
+        (data.movie_sentiment, "movie_sentiment.tsv"),
+        (data.shakespeare, "shakespeare.txt"),
+    ],
 )
 def test_a_damaged_file_is_refused_with_a_way_out(load, name, other_folder):
     whole = (FOLDER / name).read_bytes()
@@ -243,7 +294,11 @@ def test_a_damaged_file_is_refused_with_a_way_out(load, name, other_folder):
 
 @pytest.mark.parametrize(
     ("read", "what"),
-    [(make_english_french.read_pages, "package"), (make_shakespeare.read_plays, "wheel")],
+    [
+        (make_english_french.read_pages, "package"),
+        (make_movie_sentiment.read_snippets, "package"),
+        (make_shakespeare.read_plays, "wheel"),
+    ],
 )
 def test_scripts_refuse_another_source(read, what):
     with pytest.raises(ValueError, match=f"the {what} must have sha256"):
@@ -317,3 +372,21 @@ Not spoken
         "FIRST CITIZEN:\nBefore we -- go",
         "ROMEO:\nAy, me!\nWhat light?",
     ]
+
+
+def test_of_a_rated_sentence_the_rating_and_the_words_are_kept():
+    assert make_movie_sentiment.make("1\t-0.66666666\tToo  tepid \n\n2\t4\tA\u00a0gem.\n") == (
+        "-0.667\tToo tepid\n4.000\tA gem.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1\t2.0", "line 1 must have three fields, got 2"),
+        ("1\t4.5\tA gem", "from -4 to 4, got 4.5"),
+    ],
+)
+def test_a_line_that_is_no_rated_sentence_is_refused(line, message):
+    with pytest.raises(ValueError, match=message):
+        make_movie_sentiment.make(line)

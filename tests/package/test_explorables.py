@@ -16,6 +16,7 @@ from tfbook import attention, explorables, positions, relative, rotary
 from tfbook.data import word_vectors
 from tfbook.explorables import _base, _biases, _heads, _softmax
 from tfbook.masks import causal_mask
+from tfbook.tokenizers import BytePairs
 
 CHOICES = [("one", False, "No: `one`."), ("two", True, "Yes: d_k."), ("three", False, "No.")]
 PAIRS = [
@@ -68,6 +69,14 @@ MAKE = {
     "shape_tracer of two stacks": lambda: explorables.shape_tracer("t5-small", part="decoder qkv"),
     "next_token_sampling": lambda: explorables.next_token_sampling([NEXT], top_p=0.8, draws=9),
     "cache_growth": explorables.cache_growth,
+    "schedule_designer": explorables.schedule_designer,
+    "schedule_designer of two": lambda: explorables.schedule_designer("wsd", against="noam"),
+    "optimizer_paths": explorables.optimizer_paths,
+    "optimizer_paths that leave": lambda: explorables.optimizer_paths(
+        "sgd", lr=0.3, against="none", surface="valley"
+    ),
+    "byte_pairs": explorables.byte_pairs,
+    "byte_pairs joined": lambda: explorables.byte_pairs(text="</p> déjà & vu", merges=90),
     "head_viewer of many heads": lambda: explorables.head_viewer(
         [{"tokens": TOKENS, "weights": patterns(11, 3, causal=False)}], layer=10
     ),
@@ -702,6 +711,37 @@ BAD = [
     (lambda: following({"top_p": 0}), ValueError, "top_p must be between 0.01 and 1, got 0"),
     (lambda: following({"min_p": 2}), ValueError, "min_p must be between 0 and 1, got 2"),
     (lambda: following({"draws": -1}), ValueError, "draws must be between 0 and 10000, got -1"),
+    (lambda: X.schedule_designer("step"), ValueError, "shape must be one of constant, noam"),
+    (lambda: X.schedule_designer(against="x"), ValueError, "against must be one of none, const"),
+    (lambda: X.schedule_designer(peak=0), ValueError, "peak must be between 1e-06 and 1, got 0"),
+    (lambda: X.schedule_designer(steps=50), ValueError, "steps must be between 100 and 100000"),
+    (lambda: X.schedule_designer(steps=1e4), TypeError, "steps must be a whole number, got float"),
+    (lambda: X.schedule_designer(steps=100), ValueError, "warmup must be below steps = 100, got"),
+    (lambda: X.schedule_designer(step=10_001), ValueError, "step must be at most steps = 10000"),
+    (lambda: X.schedule_designer("wsd", decay=9_501), ValueError, "decay must be with the warm-up"),
+    (lambda: X.schedule_designer(floor=-0.1), ValueError, "floor must be between 0 and 1, got"),
+    (lambda: X.schedule_designer(stretch=0), ValueError, "stretch must be between 1 and 4, got 0"),
+    (lambda: X.schedule_designer(fall="x"), ValueError, "fall must be one of linear, sqrt"),
+    (lambda: X.optimizer_paths("muon"), ValueError, "optimizer must be one of sgd, momentum, adam"),
+    (lambda: X.optimizer_paths(against=None), ValueError, "against must be one of none, sgd"),
+    (lambda: X.optimizer_paths(surface="hill"), ValueError, "surface must be one of bowl, valley"),
+    (lambda: X.optimizer_paths(lr=0), ValueError, "lr must be between 0.001 and 1, got 0"),
+    (lambda: X.optimizer_paths(against_lr="1"), TypeError, "against_lr must be a number, got str"),
+    (lambda: X.optimizer_paths(momentum=1), ValueError, "momentum must be between 0 and 0.99"),
+    (lambda: X.optimizer_paths(beta2=1), ValueError, "beta2 must be between 0.5 and 0.999, got 1"),
+    (lambda: X.optimizer_paths(weight_decay=-1), ValueError, "weight_decay must be between 0 and"),
+    (lambda: X.optimizer_paths(tilt=7.5), TypeError, "tilt must be a whole number, got float"),
+    (lambda: X.optimizer_paths(start=(0, 3)), ValueError, "an entry of start must be between"),
+    (lambda: X.optimizer_paths(start=(0,)), ValueError, "start must have 2 numbers, got 1"),
+    (lambda: X.optimizer_paths(step=201), ValueError, "step must be between 0 and 200, got 201"),
+    (lambda: X.byte_pairs("abc"), TypeError, "tokenizer must be a BytePairs, got str"),
+    (lambda: X.byte_pairs(no_merges()), ValueError, "tokenizer must have 1 to 1000 merges, got 0"),
+    (lambda: X.byte_pairs(texts="abc"), TypeError, "texts must be a list of strings, got str"),
+    (lambda: X.byte_pairs(texts=[]), ValueError, "texts must be 1 to 8 strings, got 0"),
+    (lambda: X.byte_pairs(texts=[3]), TypeError, r"texts\[0\] must be a string, got int"),
+    (lambda: X.byte_pairs(text="a" * 301), ValueError, "text must have at most 300 characters"),
+    (lambda: X.byte_pairs(text="\ud800"), ValueError, "text must be valid Unicode, got half"),
+    (lambda: X.byte_pairs(merges=151), ValueError, "merges must be between 0 and 150, got 151"),
     (lambda: X.pack_next_tokens("", [0, 0], "ab"), TypeError, "prompt must be a string with"),
     (lambda: X.pack_next_tokens("x", [[0.0]], "a"), TypeError, "logits must be a list of numbers"),
     (lambda: X.pack_next_tokens("x", [math.nan, 0.0], "ab"), ValueError, "logits must be finite"),
@@ -713,6 +753,10 @@ BAD = [
     (lambda: X.pack_next_tokens("x", [0.0, -math.inf], "ab", shown=2), ValueError, "2 tokens, got"),
     (lambda: X.pack_next_tokens("x", [0.0], "a", shown=1), ValueError, "shown must be between 2"),
 ]
+
+
+def no_merges():
+    return BytePairs.train([], vocab_size=256)
 
 
 def packed(**changes):

@@ -34,6 +34,7 @@ import tfbook.latent
 import tfbook.multihead
 from tfbook.attention import VARIANTS, attend, attend_rows, attend_topk
 from tfbook.headweights import kept_groups
+from tfbook.layers import RMSNorm
 from tfbook.masks import causal_mask, padding_mask
 from tfbook.multihead import MultiHeadAttention, merge_heads, split_heads
 from tfbook.positions import ALiBi, RotaryPositions, T5Bias
@@ -195,6 +196,36 @@ def test_it_equals_a_llama_attention_with_a_cache():
         )
         y, state = ours(x[:, start:stop], state)
         close(y, wanted, atol=1e-6)  # their cosines are made in float32
+
+
+def test_with_norms_it_equals_a_qwen3_attention_with_a_cache():
+    from transformers import DynamicCache, Qwen3Config
+    from transformers.models.qwen3 import modeling_qwen3
+
+    config = Qwen3Config(
+        hidden_size=24, num_attention_heads=6, num_key_value_heads=2, head_dim=4,
+        rms_norm_eps=1e-3, attn_implementation="eager",
+    )  # fmt: skip
+    theirs = randomised(modeling_qwen3.Qwen3Attention(config, 0), 1)
+    rotary = modeling_qwen3.Qwen3RotaryEmbedding(config)
+    ours = MultiHeadAttention(
+        24, 6, n_kv_heads=2, causal=True, bias=False,
+        position=RotaryPositions(4, layout="half"), qk_norm=functools.partial(RMSNorm, eps=1e-3),
+    ).double()  # fmt: skip
+    ours.load_state_dict(
+        {k.replace("o_proj", "out_proj"): v for k, v in theirs.state_dict().items()}
+    )
+    x, cache, state = normal(B, N, 24), DynamicCache(config=config), None
+    for start, stop in ((0, 4), (4, 6), (6, 7)):
+        blocked = ~causal_mask(stop - start, stop)
+        wanted, _ = theirs(
+            x[:, start:stop],
+            position_embeddings=rotary(x, torch.arange(start, stop)[None]),
+            attention_mask=blocked.double().mul(-1e300)[None, None],
+            past_key_values=cache,
+        )
+        y, state = ours(x[:, start:stop], state)
+        close(y, wanted, atol=1e-6)  # their cosines and norms are made in float32
 
 
 def test_it_equals_a_t5_attention():
@@ -389,6 +420,7 @@ BUILD = {
     "position is a name": ({"position": "rope"}, TypeError, "rotate or bias, got str"),
     "bias of an unknown name": ({"bias": ("q", "o")}, ValueError, "bias must be True, False or"),
     "bias is a string": ({"bias": "qkv"}, ValueError, "bias must be True, False or names"),
+    "a norm that is none": ({"qk_norm": True}, TypeError, "qk_norm must make a norm of a size"),
     "scale is zero": ({"scale": 0.0}, ValueError, "scale must be finite and above 0"),
 }
 
@@ -646,12 +678,18 @@ def test_only_pytorchs_module_is_taken_and_only_as_what_it_is(plain):
 @pytest.mark.untyped
 @pytest.mark.parametrize(
     "choices",
-    [{"d_head": 3}, {"d_head": 4, "d_value": 3}, {"position": ALiBi(6)}, {"scale": 1.0}],
+    [
+        {"d_head": 3},
+        {"d_head": 4, "d_value": 3},
+        {"position": ALiBi(6)},
+        {"scale": 1.0},
+        {"qk_norm": RMSNorm},
+    ],
     ids=str,
 )
 def test_what_pytorch_has_no_place_for_is_not_given_to_it(plain, choices):
     mha = plain.attention.MultiHeadAttention(24, 6, **choices)
-    with pytest.raises(ValueError, match="nn.MultiheadAttention has no position and no scale"):
+    with pytest.raises(ValueError, match="nn.MultiheadAttention has no position, scale or qk_norm"):
         mha.to_torch()
 
 

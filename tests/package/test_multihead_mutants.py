@@ -13,6 +13,34 @@ ALL = CHECKS | LATENT
 
 MUTANTS = [
     Mutant(
+        "keys not normalised",
+        "multihead",
+        "k = self.k(k if self.k_norm is None else self.k_norm(k))",
+        "k = self.k(k)",
+        "test_with_norms_the_lengths_of_queries_and_keys_do_not_matter",
+    ),
+    Mutant(
+        "queries normalised with the norm of the keys",
+        "multihead",
+        "self.q_norm(q))",
+        "self.k_norm(q))",
+        "test_with_norms_the_lengths_of_queries_and_keys_do_not_matter",
+    ),
+    Mutant(
+        "keys normalised after they were rotated",
+        "multihead",
+        "q, k = part.rotate(q, own), part.rotate(k, own)",
+        "q, k = part.rotate(q, own), self.k_norm(part.rotate(k / self.k_norm.weight, own))",
+        "test_each_head_has_a_norm_of_its_own_before_it_is_rotated",
+    ),
+    Mutant(
+        "a pruned module forgets its norms",
+        "multihead",
+        'scale dropout window qk_norm".split()',
+        'scale dropout window".split()',
+        "test_norms_of_queries_and_keys_stay_through_state_pruning_and_memory",
+    ),
+    Mutant(
         "heads interleaved instead of stacked",
         "multihead",
         "x.view(*x.shape[:-1], n_heads, x.shape[-1] // n_heads).transpose(-2, -3)",

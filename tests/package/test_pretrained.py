@@ -497,9 +497,10 @@ def test_a_damaged_gguf_is_refused_in_words(tiny, tmp_path, damage):
 
 @pytest.mark.untyped
 def test_an_unknown_name_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="one of minilm-l6, smollm2-135m, got 'gpt-5'"):
+    known = "minilm-l6, smollm2-135m, shakespeare"
+    with pytest.raises(ValueError, match=f"one of {known}, got 'gpt-5'"):
         pretrained.load("gpt-5")
-    assert pretrained.names() == ("minilm-l6", "smollm2-135m")
+    assert pretrained.names() == ("minilm-l6", "smollm2-135m", "shakespeare")
 
 
 @pytest.mark.untyped
@@ -510,7 +511,7 @@ def test_a_dtype_must_be_a_floating_one(dtype):
 
 
 @pytest.mark.untyped
-@pytest.mark.parametrize("name", pretrained.names())
+@pytest.mark.parametrize("name", modelfiles.PACKAGES)
 def test_a_missing_package_says_what_to_install(monkeypatch, tmp_path, name):
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
     with pytest.raises(ModuleNotFoundError) as caught:
@@ -540,7 +541,7 @@ def copied(monkeypatch, tmp_path, name):
 
 
 @pytest.mark.untyped
-@pytest.mark.parametrize("name", pretrained.names())
+@pytest.mark.parametrize("name", modelfiles.PACKAGES)
 def test_a_file_that_is_gone_is_named(monkeypatch, tmp_path, name):
     path = copied(monkeypatch, tmp_path, name)[-1]
     path.unlink()
@@ -785,7 +786,7 @@ def test_smollm_comes_out_of_the_cache_without_being_decoded(monkeypatch, smol):
         ({"a": 1}, TypeError, "got dict"),
     ],
 )
-@pytest.mark.parametrize("name", pretrained.names())
+@pytest.mark.parametrize("name", modelfiles.PACKAGES)
 def test_bad_texts_are_refused(request, name, text, kind, message):
     model = request.getfixturevalue({"minilm-l6": "mini", "smollm2-135m": "smol"}[name])
     with pytest.raises(kind, match=message):

@@ -1,8 +1,10 @@
 """Text to ids and back."""
 
+import json
+
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -13,6 +15,8 @@ from tfbook.tokenizers import (
     PAD,
     SPECIALS,
     UNK,
+    BytePairs,
+    byte_pair_tokenizer,
     char_tokenizer,
     pad_batch,
     word_tokenizer,
@@ -193,3 +197,157 @@ BAD = [
 def test_bad_input_gets_a_clear_error(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+# Byte-level BPE
+
+CORPORA = {
+    "english": [english for english, _ in data.english_french("valid")[:41]],
+    "french": [french for _, french in data.english_french("valid")[:41]],
+    "shakespeare": [data.shakespeare()[:4001]],
+    "scripts": [
+        "数学は楽しい。数学は難しい。",
+        "Ελλάδα, Ελλάδα",
+        "👩‍🚀 👩‍🚀🚀 e\u0301 é",
+        "a\tb\r\n\n b",
+    ],
+    "runs": ["aaaaaaa aaaaa aaa aa", "abababab babab", "zzz  zzz   zzz"],
+}
+
+
+@pytest.fixture(scope="module", params=CORPORA)
+def bpe(request):
+    """A corpus, what we learn from it, and what the library learns."""
+    texts = CORPORA[request.param]
+    return texts, BytePairs.train(texts, 331), byte_pair_tokenizer(texts, vocab_size=335)
+
+
+def test_the_merges_are_those_of_the_library(bpe):
+    _, ours, theirs = bpe
+    model = json.loads(theirs.to_str())["model"]
+    merges = [tuple(model["vocab"][token] - 4 for token in pair) for pair in model["merges"]]
+    assert merges == list(ours.merges)
+    assert theirs.get_vocab_size() == len(ours.tokens) + 4
+
+
+def test_texts_are_cut_as_the_library_cuts_them(bpe):
+    _, ours, theirs = bpe
+    for text in [text for texts in CORPORA.values() for text in texts]:
+        assert [i - 4 for i in theirs.encode(text).ids] == ours.encode(text)
+
+
+ANY = BytePairs.train([text for texts in CORPORA.values() for text in texts], 401)
+USED = byte_pair_tokenizer([text for texts in CORPORA.values() for text in texts], vocab_size=405)
+
+
+@settings(max_examples=200)
+@given(st.text(max_size=60))
+def test_any_text_comes_back(text):
+    assert ANY.decode(ANY.encode(text)) == text
+    assert USED.decode(USED.encode(text).ids) == text
+    assert [i - 4 for i in USED.encode(text).ids] == ANY.encode(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "<bos> <pad><unk>", "\x00\x7f\x80\xad", "\u2028", "\U0010ffff", "e\u0301", " a  b"],
+)
+def test_odd_texts_come_back(text):
+    assert ANY.decode(ANY.encode(text)) == text
+    assert USED.decode(USED.encode(text).ids) == text
+
+
+def test_without_merges_a_text_is_its_bytes():
+    plain = BytePairs.train(["abc abc"], 256)
+    assert plain.merges == () and sorted(plain.tokens) == [bytes([i]) for i in range(256)]
+    text = "Ça 🚀"
+    assert b"".join(plain.tokens[i] for i in plain.encode(text)) == text.encode()
+    assert len(plain.encode(text)) == len(text.encode())
+
+
+def test_the_first_merge_is_the_most_frequent_pair_and_of_two_the_first():
+    assert BytePairs.train(["no not nor", "to to"], 257).tokens[256] == b"no"  # 3 against 2
+    assert BytePairs.train(["to no", "no to"], 257).tokens[256] == b"no"  # 2 and 2: n before t
+
+
+def test_each_token_is_two_others_laid_together_and_none_is_twice():
+    assert len(ANY.merges) == 401 - 256
+    for i, (a, b) in enumerate(ANY.merges, start=256):
+        assert ANY.tokens[i] == ANY.tokens[a] + ANY.tokens[b] and max(a, b) < i
+    assert len(set(ANY.tokens)) == len(ANY.tokens) == 401
+
+
+def test_encoding_repeats_the_merges_in_the_order_of_training():
+    words = "low lower lowest slow we were"
+    tokenizer = BytePairs.train([words] * 2, 275)
+    for word in words.split() + ["swerve", "lowlowest"]:
+        parts = [bytes([byte]) for byte in word.encode()]
+        for a, b in tokenizer.merges:  # all of them, on strings
+            i = 0
+            while i < len(parts) - 1:
+                if (parts[i], parts[i + 1]) == (tokenizer.tokens[a], tokenizer.tokens[b]):
+                    parts[i : i + 2] = [parts[i] + parts[i + 1]]
+                i += 1
+        assert [tokenizer.tokens[i] for i in tokenizer.encode(word)] == parts
+
+
+def test_a_smaller_vocabulary_is_the_start_of_a_larger_bpe():
+    texts = CORPORA["french"]
+    small, large = BytePairs.train(texts, 267), BytePairs.train(texts, 281)
+    assert large.merges[: len(small.merges)] == small.merges
+    assert large.tokens[:267] == small.tokens
+
+
+def test_more_merges_make_the_text_shorter():
+    texts = CORPORA["english"]
+    trained = [BytePairs.train(texts, n) for n in (256, 271, 283)]
+    sizes = [sum(len(bpe.encode(text)) for text in texts) for bpe in trained]
+    assert sizes[0] > sizes[1] > sizes[2]
+
+
+def test_a_pair_that_occurs_once_is_not_merged():
+    assert BytePairs.train(["abcdefg"], 999).merges == ()
+    assert byte_pair_tokenizer(["abcdefg"], vocab_size=999).get_vocab_size() == 260
+
+
+def test_nothing_is_merged_across_words():
+    tokens = BytePairs.train(["of the of the of the"], 999).tokens
+    assert b" the" in tokens and b"of the" not in tokens
+
+
+def test_the_tokenizer_of_the_library_keeps_special_tokens_apart():
+    ids = USED.encode("<bos>").ids
+    assert len(ids) > 1 and min(ids) > UNK
+    assert USED.decode([BOS, *USED.encode("so").ids, EOS, PAD]) == "so"
+    assert [USED.token_to_id(token) for token in SPECIALS] == [PAD, BOS, EOS, UNK]
+
+
+def test_bytes_that_are_no_text_are_marked():
+    half = ANY.tokens.index("é".encode()[:1])
+    assert ANY.decode([half]) == "\ufffd"
+
+
+@pytest.mark.untyped
+def test_bad_input_of_byte_pairs_is_refused():
+    for make in (
+        lambda t, n: BytePairs.train(t, n),
+        lambda t, n: byte_pair_tokenizer(t, vocab_size=n),
+    ):
+        with pytest.raises(TypeError, match="one string; write"):
+            make("abc", 300)
+        with pytest.raises(TypeError, match="must hold strings, got int"):
+            make([3], 300)
+        with pytest.raises(ValueError, match="vocab_size must be at least 2[56][06], got 255"):
+            make(["abc"], 255)
+        with pytest.raises(TypeError, match="vocab_size must be an integer"):
+            make(["abc"], 300.0)
+        with pytest.raises(ValueError, match=r"valid Unicode, got '\\ud800'"):
+            make(["a\ud800"], 300)
+    with pytest.raises(ValueError, match="valid Unicode"):
+        ANY.encode("\ud800")
+    with pytest.raises(TypeError, match="text must be a string, got bytes"):
+        ANY.encode(b"abc")
+    with pytest.raises(ValueError, match="ids must be below 401, got 401"):
+        ANY.decode([401])
+    with pytest.raises(TypeError, match="an id must be an integer, got float"):
+        ANY.decode([1.0])

@@ -9,12 +9,13 @@ from repofiles import ROOT, named, short
 
 # One total order, read left to right and downward: a module imports only what stands before it.
 LEVELS = (
-    "validate costs tokenizers data metrics plotting claims explorables",
+    "validate costs schedules tokenizers data metrics plotting claims explorables",
     "masks taps states caches scores tiled variants attention headweights rotary relative "
-    "positions sampling efficient linear ssm",
-    "multihead latent layers embeddings blocks moe graphs recurrent seq2seq",
+    "positions sampling efficient linear ssm optimizers sophia muon objectives denoising",
+    "multihead latent layers embeddings blocks skipping moe graphs recurrent seq2seq",
     "parts config presets assembly models vision multimodal",
-    "families checkpoints modelfiles pretrained prompts generation beam speculative training "
+    "families checkpoints modelfiles pretrained prompts generation beam speculative "
+    "runs ranks upkeep training tasks "
     "interpret theory precision memory quantize parallel finetune debug",
     "experiments exercises __main__",
 )

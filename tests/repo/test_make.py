@@ -163,6 +163,7 @@ def test_test_builds_then_runs_everything_once(copy):
     for part in ("tests/package", "tests/chapters", " chapters", "tests/site", "tests/repo"):
         assert part in run
     assert "--nbval " in run
+    assert "--ignore=chapters/start" in run  # empty steps fail, as they should
     assert "--dist loadfile" in run
     order = [note.split()[0] for note in notes if not note.startswith("python")]
     assert order == ["ruff", "jupyter-book"]
@@ -187,7 +188,9 @@ def test_the_server_answers_this_machine_only(copy):
 
 
 def test_notebooks_passes_the_chapter_on(copy):
-    assert copy.make("notebooks", "CHAPTER=02_a")[-1] == "python book/tools/notebooks.py 02_a"
+    assert copy.make("notebooks", "CHAPTER=02_a")[-2:] == [
+        "python book/tools/notebooks.py 02_a", "python book/tools/starting.py 02_a"
+    ]
 
 
 def test_help_lists_every_target(copy):

@@ -9,6 +9,7 @@ import functools
 import http.server
 import importlib.util
 import math
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -23,14 +24,17 @@ from tfbook import (
     experiments,
     explorables,
     masks,
+    optimizers,
     positions,
     relative,
     rotary,
     sampling,
+    tokenizers,
 )
 from tfbook.data import word_vectors
-from tfbook.explorables import _cache, _sampling, _softmax
+from tfbook.explorables import _bytepairs, _cache, _sampling, _schedules, _softmax
 from tfbook.presets import preset
+from tfbook.tokenizers import BytePairs
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,6 +92,9 @@ FIGURES = {
     "waves": lambda: [explorables.encoding_wavelengths()],
     "rope": lambda: [explorables.rope_rotation()],
     "bias": lambda: [explorables.relative_bias_shapes()],
+    "schedule": lambda: [explorables.schedule_designer(against="wsd")],
+    "paths": lambda: [explorables.optimizer_paths(noise=0.5)],
+    "pairs": lambda: [explorables.byte_pairs()],
     "many": lambda: [make() for make in MAKERS for _ in range(2)],
 }  # fmt: skip
 MAKERS = (
@@ -103,6 +110,9 @@ MAKERS = (
     explorables.shape_tracer,
     lambda: explorables.next_token_sampling(NEXT[:2]),
     explorables.cache_growth,
+    explorables.schedule_designer,
+    explorables.optimizer_paths,
+    explorables.byte_pairs,
 )
 LARGE = [[0, 0, 0, 9e5], [1e6, 0, 0, 0], [0, 0, 0, 0], [-1e6, 0, 0, 0], [0, 1e6, 0, 0], [0] * 4]
 EXTRA = {
@@ -1418,6 +1428,443 @@ def test_curves_of_the_cache_are_its_numbers(visit, measure):
             assert y == pytest.approx(expected, abs=1e-6) and y1 < y0
 
 
+# ---------------------------------------------------------------------- schedule_designer
+
+
+def check_schedule(page, shape="cosine", **choices):
+    now = explorables.schedule_designer()._now() | choices
+    now = _schedules.settled(now | {"shape": shape})
+    own = _schedules.rates_of(shape, now)
+    rates = [own(s) for s in range(now["steps"])]
+    near = functools.partial(pytest.approx, rel=1e-9)
+    assert value(page, "rate") == near(own(now["step"]))
+    assert value(page, "highest") == near(max(rates))
+    assert value(page, "mean") == near(math.fsum(rates) / len(rates))
+    assert value(page, "last") == near(rates[-1])
+    curve(page, "curve", own, now)
+    other = page.locator('[data-name="against_rate"]')
+    if now["against"] == "none":
+        assert other.count() == 0
+        return
+    other = _schedules.rates_of(now["against"], now)
+    assert value(page, "against_rate") == near(other(now["step"]))
+    curve(page, "curve_against", other, now)
+
+
+def curve(page, name, rate, now):
+    """Each point of the line is the rate at its step; the highest of both stands below the top."""
+    line = page.locator(f'[data-name="{name}"]').get_attribute("points")
+    shapes = [s for s in (now["shape"], now["against"]) if s != "none"]
+    top = max(_schedules.rates_of(s, now)(max(1, now["warmup"])) for s in shapes)
+    points = [tuple(map(float, p.split(","))) for p in line.split()]
+    steps = [round(x * now["steps"] / 100) for x, _ in points]
+    corners = {0, max(1, now["warmup"]), now["steps"]}
+    if name == "curve" and now["shape"] == "restarts":
+        wave, length = now["warmup"] + now["period"], now["period"]
+        while wave < now["steps"]:
+            corners |= {wave - 1, wave}  # it falls to the floor, and jumps
+            length *= now["stretch"]
+            wave += length
+    assert steps == sorted(set(steps)) and corners <= set(steps)
+    found = [(100 - y) / 100 * 1.06 * top for _, y in points]
+    assert found == pytest.approx([rate(s) for s in steps], rel=1e-9, abs=1e-12 * top)
+
+
+def test_schedules_show_the_packages_numbers(visit, origin):
+    page = visit("schedule", origin)
+    check_schedule(page, against="wsd")
+    text = page.locator('[data-name="rate"]').inner_text().translate(PLAIN)
+    assert float(text.replace("·10", "e")) == pytest.approx(value(page, "rate"), rel=0.006)
+
+
+def test_schedules_of_every_shape(visit):
+    page = visit("schedule")
+    control(page, "against").select_option("none")
+    always = {"peak", "steps", "warmup", "step", "shape", "against"}
+    for shape, (_, _, takes) in _schedules.SHAPES.items():
+        control(page, "shape").select_option(shape)
+        check_schedule(page, shape)
+        named = page.locator("[data-control]:visible")
+        seen = set(named.evaluate_all("nodes => nodes.map(n => n.dataset.control)"))
+        assert seen == always - ({"peak"} if shape == "noam" else set()) | set(takes)
+
+
+def test_schedules_follow_the_keyboard(visit):
+    page = visit("schedule")
+    for name, key in (("peak", "ArrowRight"), ("warmup", "ArrowLeft"), ("floor", "ArrowRight"),
+                      ("decay", "ArrowRight"), ("step", "End")):  # fmt: skip
+        control(page, name).press(key)
+    changed = {"peak": 1.5e-3, "warmup": 200, "floor": 0.12, "decay": 4000, "step": 10_000}
+    check_schedule(page, against="wsd", **changed)
+    control(page, "fall", "sqrt").check()
+    check_schedule(page, against="wsd", fall="sqrt", **changed)
+    control(page, "shape").select_option("restarts")
+    control(page, "against").select_option("noam")
+    control(page, "d_model").press("ArrowRight")
+    control(page, "period").press("ArrowLeft")
+    control(page, "stretch").press("ArrowRight")
+    changed |= {"d_model": 768, "period": 1000, "stretch": 3, "against": "noam"}
+    for place in (0, 50, 100):  # the slider has 200 places
+        control(page, "step").fill(str(place))
+        check_schedule(page, "restarts", **changed | {"step": 50 * place})
+    control(page, "stretch").press("Home")
+    check_schedule(page, "restarts", **changed | {"step": 5000, "stretch": 1})
+    control(page, "against").select_option("exponential")
+    control(page, "half_life").press("ArrowLeft")
+    changed |= {"against": "exponential", "half_life": 1000, "step": 5000, "stretch": 1}
+    check_schedule(page, "restarts", **changed)
+    control(page, "warmup").fill("4")
+    check_schedule(page, "restarts", **changed | {"warmup": 10})
+
+
+def test_fewer_steps_shorten_what_no_longer_fits(visit):
+    page = visit("schedule")
+    control(page, "steps").press("Home")
+    control(page, "shape").select_option("wsd")
+    control(page, "against").select_option("noam")
+    check_schedule(page, "wsd", against="noam", steps=100)
+    control(page, "warmup").press("Home")
+    check_schedule(page, "wsd", against="noam", steps=100, warmup=0)
+    control(page, "shape").select_option("inverse_sqrt")
+    check_schedule(page, "inverse_sqrt", against="noam", steps=100, warmup=0)
+
+
+def test_schedules_follow_a_finger(visit):
+    page = visit("schedule", width=390, touch=True)
+    plot = page.locator(".tfx-plot svg")
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    page.touchscreen.tap(box["x"] + 0.75 * box["width"], box["y"] + 30)
+    step = round(200 * 0.75) * 50
+    found = int(control(page, "step").input_value()) * 50
+    assert abs(found - step) <= 50
+    for name, share in (("step", 0.999), ("warmup", 0.001)):
+        control(page, name).scroll_into_view_if_needed()
+        tap_slider(page, name, share)
+    check_schedule(page, against="wsd", step=10_000, warmup=0)
+
+
+# ---------------------------------------------------------------------- optimizer_paths
+
+
+def check_paths(page, optimizer="adam", *, against="sgd", **choices):
+    figure = explorables.optimizer_paths(optimizer, against=against, **choices)
+    now, step = figure._now(), figure.step
+    pair = [("", "path", optimizer, "lr"), ("against_", "against_path", against, "against_lr")]
+    for prefix, name, kind, rate in pair[: 1 if against == "none" else 2]:
+        path = package_path(kind, now[rate], now)
+        path = path[: 1 + max(i for i, w in enumerate(path) if max(map(abs, w)) <= 1e6)]
+        check_drawn(page, name, path)
+        if len(path) <= step:
+            left = page.locator(f'[data-name="{prefix}loss"]')
+            assert left.get_attribute("data-value") is None
+            assert f"at step {len(path)}" in left.locator("..").inner_text()
+            continue
+        x, y = path[-1]
+        assert values(page, f"{prefix}w", 2) == pytest.approx([x, y], abs=TOLERANCE)
+        expected = surface(double([x, y]), now).item()
+        assert value(page, f"{prefix}loss") == pytest.approx(expected, abs=TOLERANCE)
+
+
+def check_drawn(page, name, path):
+    """Every point in the picture has a dot, and the line joins them; what is outside is cut off."""
+    line = page.locator(f'[data-name="{name}"]')
+    dots = line.evaluate(
+        """n => [...n.parentNode.querySelectorAll(`.tfx-dots.${n.classList[1]} circle`)]
+            .map(d => [d.cx.baseVal.value, d.cy.baseVal.value])"""
+    )
+    seen = [w for w in path if max(map(abs, w)) <= 2.4]
+    found = [(4.8 * x / 320 - 2.4, 2.4 - 4.8 * y / 320) for x, y in dots]
+    for got, expected in zip(found, seen, strict=True):
+        assert got == pytest.approx(expected, abs=3e-6)  # SVG keeps float32
+    for piece in line.get_attribute("d").split("M")[1:]:
+        ends = [tuple(map(float, end.split())) for end in piece.split("L")]
+        for (x, y), place in zip(ends, (0, 1), strict=True):
+            w = (4.8 * x / 320 - 2.4, 2.4 - 4.8 * y / 320)
+            steps = path[1:] if place else path[:-1]
+            joined = min(math.dist(w, point) for point in steps) < TOLERANCE
+            assert joined or max(map(abs, w)) == pytest.approx(2.4)
+    if max(max(map(abs, w)) for w in path) <= 2.4:
+        assert line.get_attribute("d").count("M") == len(path) - 1
+
+
+def surface(w, now):
+    kappa, (x, y) = now["condition"], w
+    if now["surface"] == "valley":
+        return (1 - x) ** 2 / 2 + kappa / 2 * (y - x**2 / 2) ** 2
+    angle = math.radians(now["tilt"])
+    u = math.cos(angle) * (x - 1) + math.sin(angle) * (y - 0.5)
+    v = math.cos(angle) * (y - 0.5) - math.sin(angle) * (x - 1)
+    return (u**2 + kappa * v**2) / 2
+
+
+def package_path(kind, rate, now):
+    """The path of an optimizer of the package, gradients by autograd."""
+    w = double(now["start"]).requires_grad_()
+    common = {"lr": rate, "weight_decay": now["weight_decay"]}
+    betas = {"betas": (now["momentum"], now["beta2"])}
+    optimizer = {
+        "sgd": lambda: optimizers.SGD([w], **common),
+        "momentum": lambda: optimizers.SGD([w], momentum=now["momentum"], **common),
+        "adam": lambda: optimizers.Adam([w], **common, **betas),
+        "adamw": lambda: optimizers.AdamW([w], **common, **betas),
+        "lion": lambda: optimizers.Lion([w], **common, **betas),
+    }[kind]()
+    chance = (2 * double(_sampling.uniforms(now["seed"], 400)) - 1).reshape(200, 2)
+    path = [w.tolist()]
+    for noise in now["noise"] * math.sqrt(3) * chance[: now["step"]]:
+        optimizer.zero_grad()
+        surface(w, now).backward()
+        w.grad += noise
+        optimizer.step()
+        path.append(w.tolist())
+    return path
+
+
+def test_paths_show_the_packages_numbers(visit, origin):
+    page = visit("paths", origin)
+    check_paths(page, noise=0.5)
+    shows(page, "loss", 3)
+    shows(page, "w[0]", 2)
+
+
+@pytest.mark.parametrize("surface", ["bowl", "valley"])
+def test_paths_of_every_optimizer(visit, surface):
+    page = visit("paths")
+    control(page, "surface", surface).check()
+    for _ in range(4):
+        control(page, "weight_decay").press("ArrowRight")
+    for name in ("sgd", "momentum", "adam", "adamw", "lion"):
+        control(page, "optimizer").select_option(name)
+        control(page, "against").select_option("none" if name == "lion" else "lion")
+        other = "none" if name == "lion" else "lion"
+        check_paths(page, name, against=other, noise=0.5, weight_decay=0.03, surface=surface)
+        assert control(page, "beta2").is_visible()
+    assert control(page, "against_lr").is_hidden()
+    assert control(page, "tilt").is_hidden() == (surface == "valley")
+
+
+def test_paths_follow_the_keyboard(visit):
+    page = visit("paths")
+    for name, key in (("lr", "ArrowLeft"), ("against_lr", "ArrowRight"), ("momentum", "ArrowLeft"),
+                      ("beta2", "ArrowLeft"), ("condition", "ArrowLeft"), ("tilt", "End"),
+                      ("noise", "ArrowLeft"), ("step", "PageUp")):  # fmt: skip
+        control(page, name).press(key)
+    step = int(control(page, "step").input_value())
+    assert step > 60
+    changed = {"lr": 0.03, "against_lr": 0.07, "momentum": 0.8, "beta2": 0.995, "condition": 15,
+               "tilt": 45, "noise": 0.2, "step": step}  # fmt: skip
+    check_paths(page, **changed)
+    control(page, "fresh").press("Enter")
+    check_paths(page, seed=1, **changed)
+    control(page, "noise").press("Home")
+    assert control(page, "fresh").is_hidden()
+    page.locator(".tfx-handle").focus()
+    for key in ("ArrowRight", "ArrowUp", "Shift+ArrowDown", "ArrowRight"):
+        page.keyboard.press(key)
+    changed |= {"noise": 0, "start": (-1.3, 0.8)}
+    check_paths(page, **changed)
+    for _ in range(12):
+        page.keyboard.press("Shift+ArrowLeft")
+    control(page, "step").press("Home")
+    check_paths(page, **changed | {"start": (-2.2, 0.8), "step": 0})
+
+
+def test_path_that_leaves_says_when(visit):
+    page = visit("paths")
+    control(page, "noise").press("Home")
+    control(page, "optimizer").select_option("sgd")
+    control(page, "against").select_option("none")
+    for _ in range(4):
+        control(page, "lr").press("ArrowRight")
+    figure = explorables.optimizer_paths("sgd", lr=0.2, against="none")
+    assert figure.diverged == 13
+    assert page.locator('[data-name="loss"]').inner_text() == "–"
+    assert "at step 13" in page.locator(".tfx-stats").inner_text()
+    control(page, "step").fill("13")
+    assert page.locator('[data-name="loss"]').inner_text() == "–"
+    control(page, "step").fill("12")
+    figure.step = 12
+    assert value(page, "loss") == pytest.approx(figure.loss, rel=1e-9)
+
+
+def test_start_is_dragged_by_a_mouse_and_tapped_by_a_finger(visit):
+    def spot(page, start):
+        box = page.locator(".tfx-plane").bounding_box()
+        x, y = ((z + 2.4) / 4.8 for z in start)
+        return box["x"] + x * box["width"], box["y"] + (1 - y) * box["height"]
+
+    page = visit("paths")
+    page.mouse.move(*spot(page, (-1.5, 1.2)))
+    page.mouse.down()
+    page.mouse.move(*spot(page, (0, 0)))
+    page.mouse.move(*spot(page, (0.75, -1.6)))
+    page.mouse.up()
+    check_paths(page, noise=0.5, start=(0.75, -1.6))
+    page.mouse.move(*spot(page, (1, 1)))
+    check_paths(page, noise=0.5, start=(0.75, -1.6))
+    page = visit("paths", width=390, touch=True)
+    page.locator(".tfx-plane").scroll_into_view_if_needed()
+    page.touchscreen.tap(*spot(page, (1.5, 0.65)))
+    check_paths(page, noise=0.5, start=(1.5, 0.65))
+    control(page, "step").scroll_into_view_if_needed()
+    tap_slider(page, "step", 0.001)
+    check_paths(page, noise=0.5, start=(1.5, 0.65), step=0)
+
+
+@pytest.mark.parametrize("kind", ["bowl", "valley"])
+def test_level_lines_lie_where_the_loss_has_that_level(visit, kind):
+    page = visit("paths")
+    control(page, "tilt").press("End")
+    control(page, "surface", kind).check()
+    lines = page.locator(".tfx-level").evaluate_all(
+        "nodes => nodes.map(n => [n.dataset.level, n.getAttribute('d')])"
+    )
+    now = {"condition": 20, "tilt": 45, "surface": kind}
+    assert sum(len(d) > 0 for _, d in lines) >= 6
+    for level, d in lines:
+        points = double([list(map(float, p.split())) for p in d.replace("L", "M").split("M")[1:]])
+        if not len(points):
+            continue
+        across, up = 4.8 * points[:, 0] / 320 - 2.4, 2.4 - 4.8 * points[:, 1] / 320
+        w = torch.stack([across, up]).requires_grad_()
+        found = surface(w, now)
+        found.sum().backward()
+        # Between two corners of a square, 1/15 apart, the loss is taken for a line.
+        away = (found - float(level)).abs() / w.grad.norm(dim=0)
+        assert away.max() < 0.03
+
+
+@pytest.mark.parametrize("name", ["curve", "curve_against"])
+def test_loss_curves_are_the_losses(visit, name):
+    page = visit("paths")
+    line = page.locator(f'[data-name="{name}"]').get_attribute("points")
+    points = [tuple(map(float, p.split(","))) for p in line.split()]
+    figure = explorables.optimizer_paths("adam" if name == "curve" else "sgd", noise=0.5)
+    logs = [math.log10(x) for x in figure.losses]
+    assert [x for x, _ in points] == pytest.approx([i / 2 for i in range(201)])
+    (a, _), (b, _) = ((points[i][1], logs[i]) for i in (0, 100))
+    scale = (b - a) / (logs[100] - logs[0])
+    assert scale < 0
+    assert [y for _, y in points] == pytest.approx([a + scale * (x - logs[0]) for x in logs])
+
+
+# ---------------------------------------------------------------------- byte_pairs
+
+
+def first_merges(merges):
+    """The figure's tokenizer, with the first of its merges."""
+    whole = _bytepairs._learned()
+    return BytePairs(whole.merges[:merges], whole.tokens[: 256 + merges])
+
+
+def check_pairs(page, text=_bytepairs.TEXTS[0], merges=0):
+    ids = first_merges(merges).encode(text)
+    tokens = page.locator(".tfx-bytes")
+    shown = tokens.evaluate_all(
+        "nodes => nodes.map(n => [n.dataset.name, n.dataset.value, n.firstChild.textContent])"
+    )
+    heard = {"␣": "space", "⏎": "line break", "⇥": "tab"}
+    names = [heard.get(name, name) for name in explorables.byte_pairs().data["names"]]
+    assert shown == [[f"token[{i}]", str(x), names[x]] for i, x in enumerate(ids)]
+    assert value(page, "count") == len(ids)
+    assert value(page, "bytes") == len(text.encode())
+    assert value(page, "characters") == len(text)
+    if ids:
+        assert value(page, "ratio") == pytest.approx(len(text.encode()) / len(ids))
+    new = tokens.evaluate_all(
+        "nodes => nodes.filter(n => n.classList.contains('tfx-new')).map(n => n.dataset.value)"
+    )
+    assert new == [str(x) for x in ids if merges and x == 255 + merges]
+    if merges:
+        before = len(first_merges(merges - 1).encode(text))
+        assert value(page, f"places[{merges}]") == before - len(ids)
+
+
+def test_byte_pairs_show_the_packages_tokens(visit, origin):
+    page = visit("pairs", origin)
+    check_pairs(page)
+    line = page.locator('[data-name="curve"]').get_attribute("points")
+    heights = [float(p.split(",")[1]) for p in line.split()]
+    for n in (0, 1, 2, 17, 64, 149, 150):
+        count = len(first_merges(n).encode(_bytepairs.TEXTS[0]))
+        assert (100 - heights[n]) / 100 * 1.05 * 38 == pytest.approx(count)
+
+
+TYPED = [
+    "déjà  vu: l'été, the the  the",
+    "don't we'll I'm they've he'd you're 's 'S 12 345 x1y2",
+    "  two spaces \t tab, \n\n\n break  ",
+    "\u0085next\u00a0line\ufeffmark\u2003em\u3000wide\u180evowel\u200bzero",
+    "e\u0301 \u0301 日本語 👍🏽 ½² ٣",
+    "<script>alert(1)</script> &amp; a_b-c/d",
+    "the" * 100,
+    "",
+]
+
+
+@pytest.mark.parametrize("text", TYPED, ids=range(len(TYPED)))
+def test_any_text_can_be_typed(visit, text):
+    page = visit("pairs")
+    control(page, "text").fill(text)
+    check_pairs(page, text)
+    cut = page.locator(".tfx-piece").evaluate_all("nodes => nodes.map(n => n.children.length)")
+    assert cut == [len(piece) for piece in tokenizers._pieces(text)]  # a chip for each byte
+    control(page, "all").click()
+    check_pairs(page, text, 150)
+    control(page, "merges").fill("40")
+    check_pairs(page, text, 40)
+
+
+def test_text_that_is_too_long_or_no_unicode_is_mended(visit):
+    page = visit("pairs")
+    control(page, "text").fill("é" * 310)
+    check_pairs(page, "é" * 300)
+    control(page, "text").evaluate(
+        "n => { n.value = 'a\\ud800b'; n.dispatchEvent(new Event('input')); }"
+    )
+    check_pairs(page, "a\ufffdb")
+    assert control(page, "text").evaluate("n => n.value.codePointAt(1)") == 0xFFFD
+
+
+def test_merges_are_stepped_by_the_keyboard(visit):
+    page = visit("pairs")
+    control(page, "text[1]").press("Enter")
+    text = _bytepairs.TEXTS[1]
+    control(page, "next").press("Enter")
+    check_pairs(page, text, 1)
+    counts = [len(first_merges(n).encode(text)) for n in range(151)]
+    now = 1
+    for _ in range(4):
+        control(page, "next_here").press("Enter")
+        now = next(n for n in range(now + 1, 151) if counts[n] < counts[n - 1])
+        check_pairs(page, text, now)
+    control(page, "back_here").press("Enter")
+    now = next(n for n in range(now - 1, -1, -1) if counts[n] > counts[n + 1])
+    check_pairs(page, text, now)
+    control(page, "merges").press("ArrowRight")
+    check_pairs(page, text, now + 1)
+    control(page, "merges").press("End")
+    control(page, "next_here").press("Enter")
+    control(page, "next").press("Enter")
+    check_pairs(page, text, 150)
+    control(page, "none").press("Enter")
+    control(page, "back_here").press("Enter")
+    check_pairs(page, text, 0)
+
+
+def test_merges_follow_a_finger(visit):
+    page = visit("pairs", width=390, touch=True)
+    control(page, "text[2]").tap()
+    tap_slider(page, "merges", 0.999)
+    check_pairs(page, _bytepairs.TEXTS[2], 150)
+    control(page, "back_here").tap()
+    control(page, "next_here").tap()
+    counts = [len(first_merges(n).encode(_bytepairs.TEXTS[2])) for n in range(151)]
+    last = max(n for n in range(1, 151) if counts[n] < counts[n - 1])
+    check_pairs(page, _bytepairs.TEXTS[2], last)
+
+
 # ---------------------------------------------------------------------- quiz
 
 
@@ -1500,6 +1947,12 @@ def test_no_page_scrolls_sideways(visit, name, width):
     if name == "alignment":
         check_width(page, width)
         control(page, "chosen").select_option("2")
+    if name == "schedule":
+        check_width(page, width)
+        control(page, "shape").select_option("restarts")
+    if name == "pairs":
+        check_width(page, width)
+        control(page, "text").fill("indivisibility" * 21)
     check_width(page, width)
 
 
@@ -1520,7 +1973,7 @@ def test_touch_targets_are_44_pixels_high(visit, name):
         control(page, "sentence").fill("the catt slept")
     small = page.evaluate(
         """() => [...document.querySelectorAll(
-                '.tfx :is(input, button, select, summary, .tfx-handle)')]
+                '.tfx :is(input, button, select, summary, textarea, .tfx-handle)')]
             .map(node => ['checkbox', 'radio'].includes(node.type) ? node.closest('label') : node)
             .filter(node => node.checkVisibility() && node.getBoundingClientRect().height < 44)
             .map(node => node.outerHTML.slice(0, 200))"""
@@ -1562,6 +2015,14 @@ def test_axe_finds_nothing(visit, figures_at, name, theme):
         states.append(lambda: control(page, "top_k").press("ArrowRight"))
         states.append(lambda: control(page, "draw_100").click())
         states.append(lambda: control(page, "all").click())
+    if name == "schedule":
+        states.append(lambda: control(page, "shape").select_option("restarts"))
+    if name == "paths":
+        states.append(lambda: control(page, "optimizer").select_option("momentum"))
+        states.append(lambda: control(page, "lr").press("End"))
+    if name == "pairs":
+        states.append(lambda: control(page, "text[2]").click())
+        states.append(lambda: control(page, "next_here").click())
     if name == "bias":
         for scheme in ("t5", "shaw", "none"):
             states.append(functools.partial(control(page, "scheme", scheme).check))
@@ -1614,7 +2075,7 @@ def test_several_on_a_page_do_not_share_state_or_ids(visit):
 
 def test_every_control_is_reached_by_tab_and_has_a_name(visit):
     page = visit("many")
-    nodes = page.locator(".tfx :is(input, button, select, summary, [tabindex])")
+    nodes = page.locator(".tfx :is(input, button, select, summary, textarea, [tabindex])")
     names = nodes.evaluate_all(
         """nodes => nodes.map(n => [n.tabIndex, n.ariaLabel || n.closest('label')?.textContent
             || n.textContent])"""
@@ -1650,8 +2111,8 @@ def test_print_shows_the_figures(visit):
     assert all(card.is_visible() for card in page.locator(".tfx-card").all())
 
 
-def check_motivation(page):
-    first = experiments.log("translation")["examples"][0]
+def check_alignments(page, log):
+    first = experiments.log(log)["examples"][0]
     packed = explorables.pack_weights(first["weights"])
     followed = explorables.unpack_weights(packed)[0]
     viewer = page.locator('[data-module="alignment_viewer"]')
@@ -1697,13 +2158,25 @@ def check_generation(page):
     check_cache(page.locator('[data-module="cache_growth"]'))
 
 
+def check_training(page):
+    check_paths(page.locator('[data-module="optimizer_paths"]'))
+    check_schedule(page.locator('[data-module="schedule_designer"]'), against="noam")
+
+
+def check_language(page):
+    check_pairs(page.locator('[data-module="byte_pairs"]'))
+    check_alignments(page, "translator")
+
+
 CHAPTERS = {
-    "01_motivation": check_motivation,
+    "01_motivation": functools.partial(check_alignments, log="translation"),
     "02_attention": check_chapter_of_attention,
     "03_multi_head": check_multi_head,
     "04_positions": check_chapter_of_positions,
     "05_architecture": check_architecture,
+    "11_training": check_training,
     "12_generation": check_generation,
+    "13_language": check_language,
 }
 
 
@@ -1720,8 +2193,11 @@ def test_figures_of_the_chapter_show_the_packages_numbers(
 
 
 def test_every_chapter_with_figures_is_looked_at(site):
-    pages = {p.stem for p in (site / "chapters").glob("*.html")}
-    assert pages == set(CHAPTERS)
+    shown = {
+        page.stem: set(re.findall(r'data-module="(\w+)"', page.read_text(encoding="utf-8")))
+        for page in (site / "chapters").glob("*.html")
+    }
+    assert {stem for stem, modules in shown.items() if modules - {"quiz"}} == set(CHAPTERS)
 
 
 def test_host_is_small():

@@ -41,6 +41,9 @@ OTHERS = {
     "shape_tracer": "explorables.shape_tracer()",
     "next_token_sampling": f"explorables.next_token_sampling([{NEXT}])",
     "cache_growth": "explorables.cache_growth()",
+    "schedule_designer": "explorables.schedule_designer()",
+    "optimizer_paths": "explorables.optimizer_paths()",
+    "byte_pairs": "explorables.byte_pairs()",
 }
 SETTINGS = {
     # Every cell stays in the page, so that it can be found without scrolling.

@@ -1,5 +1,6 @@
 """What an exercise is, and the comparisons its hidden properties are made of."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -164,6 +165,43 @@ def expect_number(
         message = next(found, f"{got} is not what was wanted: {wanted}.")
     if message:
         raise Wrong(message, given=arguments, got=got, wanted=wanted)
+
+
+def expect_plain(
+    function: Any, arguments: Mapping[str, Any], wanted: Any, otherwise: str = "",
+    *, mistakes: Mapping[str, Any] | None = None,
+) -> None:
+    """Raise `Wrong` unless the function returns this number, list, tuple or dictionary.
+
+    Floats may differ by rounding. mistakes: what known slips would give, by the sentence that
+    explains each; a slip that is what was wanted, too, is never heard.
+    """
+    kept = {name: copy.deepcopy(value) for name, value in arguments.items()}
+    got = function(*arguments.values())
+    for name, value in arguments.items():
+        if not isinstance(value, torch.Tensor) and value != kept[name]:
+            raise Wrong(
+                f"Your function changed its input `{name}`. Whoever called it still needs it: "
+                "build something new.", given=kept, got=value, wanted=kept[name],
+            )
+    kind = "number" if isinstance(wanted, float) else type(wanted).__name__
+    fits = isinstance(got, int | float if kind == "number" else type(wanted))
+    if not fits or isinstance(got, bool):
+        message = f"The result is a {type(got).__name__}. Return a {kind}."
+        if kind == "number" and isinstance(got, torch.Tensor) and got.numel() == 1:
+            message = "The result is a tensor. Return a number: take it out with `.item()`."
+    elif _alike(got, wanted):
+        return
+    else:
+        found = (words for words, slip in (mistakes or {}).items() if _alike(got, slip))
+        message = next(found, otherwise or "The result is not what was wanted.")
+    raise Wrong(message, given=kept, got=got, wanted=wanted)
+
+
+def _alike(got: Any, wanted: Any) -> bool:
+    if isinstance(wanted, float):
+        return isinstance(got, int | float) and math.isclose(got, wanted, rel_tol=1e-6)
+    return bool(got == wanted)
 
 
 def parts(result: Any, *names: str) -> tuple[Any, ...]:

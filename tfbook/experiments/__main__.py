@@ -29,7 +29,8 @@ def main() -> None:
         log, weights = module.run(**(module.SMOKE if chosen.smoke else {}))
         log["command"] = f"python -m tfbook.experiments {name}" + " --smoke" * chosen.smoke
         log["machine"] = {
-            "seconds": round(time.process_time() - started),
+            # A run that was cut short and taken up again knows better what it took in all.
+            "seconds": log.pop("seconds", round(time.process_time() - started)),
             "threads": 1,
             "processor": platform.machine(),
             "torch": torch.__version__.split("+")[0],

@@ -10,13 +10,16 @@ What a cell stores is HTML with the data and a text alternative, the same at eve
 from tfbook.explorables._alignment import alignment_viewer
 from tfbook.explorables._base import NAMES, Explorable, module_source, style_source
 from tfbook.explorables._biases import relative_bias_shapes
+from tfbook.explorables._bytepairs import byte_pairs
 from tfbook.explorables._cache import cache_growth
 from tfbook.explorables._heads import head_viewer
+from tfbook.explorables._optimizers import optimizer_paths
 from tfbook.explorables._packing import pack_weights, unpack_weights
 from tfbook.explorables._plane import soft_lookup_plane
 from tfbook.explorables._quiz import quiz
 from tfbook.explorables._rope import rope_rotation
 from tfbook.explorables._sampling import next_token_sampling, pack_next_tokens
+from tfbook.explorables._schedules import schedule_designer
 from tfbook.explorables._shapes import shape_tracer
 from tfbook.explorables._softmax import softmax_temperature
 from tfbook.explorables._steps import attention_steps
@@ -27,16 +30,19 @@ __all__ = [
     "Explorable",
     "alignment_viewer",
     "attention_steps",
+    "byte_pairs",
     "cache_growth",
     "encoding_wavelengths",
     "head_viewer",
     "module_source",
     "next_token_sampling",
+    "optimizer_paths",
     "pack_next_tokens",
     "pack_weights",
     "quiz",
     "relative_bias_shapes",
     "rope_rotation",
+    "schedule_designer",
     "shape_tracer",
     "soft_lookup_plane",
     "softmax_temperature",

@@ -1,4 +1,4 @@
-import { choice, follow, grouped, h, listed, reading, show, slider, stat, summary } from "./shared.js";
+import { choice, follow, grouped, h, listed, reading, show, slider, stat, summary, uniform } from "./shared.js";
 
 const FIRST = 12; // rows before the reader asks for all
 const sum = (list) => list.reduce((a, b) => a + b, 0);
@@ -30,14 +30,6 @@ function warped(entries, { temperature, top_k, top_p, min_p }) {
 }
 
 const entropy = (counts, p) => Math.max(0, -sum(counts.map((c, i) => (c && p[i] ? c * p[i] * Math.log(p[i]) : 0))));
-
-/** The i-th number of a seed, from 1: mulberry32, the same bits as in _sampling.py. */
-function uniform(seed, i) {
-  const a = (Math.imul(seed, 0x9e3779b9) + Math.imul(i, 0x6d2b79f5)) | 0;
-  let t = Math.imul(a ^ (a >>> 15), a | 1);
-  t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-  return (((t ^ (t >>> 14)) >>> 0) + 0.5) / 2 ** 32;
-}
 
 /** How often each entry is drawn, and the last one drawn. */
 function drawn(masses, seed, draws) {

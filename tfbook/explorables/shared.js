@@ -262,6 +262,14 @@ export function chart(...lines) {
   return { node, svg, at, up, frame, points, place };
 }
 
+/** The i-th number of a seed, from 1: mulberry32, the same bits as uniforms in _sampling.py has. */
+export function uniform(seed, i) {
+  const a = (Math.imul(seed, 0x9e3779b9) + Math.imul(i, 0x6d2b79f5)) | 0;
+  let t = Math.imul(a ^ (a >>> 15), a | 1);
+  t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
+  return (((t ^ (t >>> 14)) >>> 0) + 0.5) / 2 ** 32;
+}
+
 /** A line that screen readers hear when it changes, once the reader's hand rests. */
 export function summary() {
   const node = h("p", { class: "tfx-summary", role: "status" });

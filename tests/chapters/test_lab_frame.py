@@ -1,0 +1,307 @@
+"""Labs and projects have a frame of their own: a task, steps that are checked, points, a report."""
+
+import copy
+import re
+import subprocess
+import sys
+
+import nbclient
+import nbformat
+import pytest
+from repofiles import ROOT
+
+from book.tools import starting
+from book.tools.index import headings
+
+CHAPTERS = ROOT / "chapters"
+LABS = sorted(path for path in CHAPTERS.glob("*.ipynb") if starting.is_lab(path.stem))
+ENDS = ["What to hand in", "Stretch goals", "Further reading"]
+CARD = re.compile(r"exercise ([\w-]+): (passed|not yet|not started)")
+
+
+@pytest.fixture(params=LABS, ids=lambda path: path.stem)
+def path(request):
+    return request.param
+
+
+@pytest.fixture
+def cells(path):
+    return nbformat.read(path, as_version=4).cells
+
+
+@pytest.fixture
+def prose(cells):
+    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+
+
+@pytest.fixture
+def sections(prose):
+    return [title for level, title in headings(prose) if level == 2]
+
+
+@pytest.fixture
+def start(path):
+    """The notebook that a reader begins with."""
+    return nbformat.read(CHAPTERS / "start" / path.name, as_version=4)
+
+
+def code_of(cells):
+    return [cell for cell in cells if cell.cell_type == "code"]
+
+
+def cards(cell):
+    shown = "\n".join(str(o.get("data", {}).get("text/plain", "")) for o in cell.outputs)
+    return CARD.findall(shown)
+
+
+def defined(source):
+    return set(re.findall(r"^(?:def|class) (\w+)", source, re.M))
+
+
+def checked(source):
+    """The exercises that a cell checks: name and function."""
+    return re.findall(r"^check\(\"([\w-]+)\", (\w+)\)", source, re.M)
+
+
+# the page -----------------------------------------------------------------------------------------
+
+
+def test_there_is_a_lab():
+    assert LABS
+
+
+def test_it_begins_with_its_only_title_and_a_box(cells, prose):
+    assert cells[0].source.startswith("# ")
+    levels = [level for level, _ in headings(prose)]
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    box = re.search(r"(?ms)^:::\{admonition\} What you will be able to do$(.*?)^:::", prose)
+    assert box and len(re.findall(r"^\* ", box[1], re.M)) >= 3
+    assert "before you start" in box[1].lower()
+    assert re.search(r"running time:.*(?:second|minute)", box[1].lower())
+
+
+def test_it_opens_with_a_question_and_a_picture(cells):
+    opening = []
+    for cell in cells:
+        if cell.source.startswith("## "):
+            break
+        opening.append(cell)
+    assert any("?" in cell.source for cell in opening if cell.cell_type == "markdown")
+    shown = [output.get("data", {}) for cell in opening for output in cell.get("outputs", ())]
+    assert any("image/png" in data for data in shown)
+
+
+def test_task_points_steps_and_ends_stand_in_this_order(sections):
+    assert sections[:2] == ["The task", "Rubric"]
+    assert sections[-3:] == ENDS
+    steps = sections[2:-3]
+    assert len(steps) >= 5
+    numbers = [re.match(r"Step (\d+): \w", title) for title in steps]
+    assert all(numbers), steps
+    assert [int(found[1]) for found in numbers] == list(range(1, len(steps) + 1))
+
+
+def test_the_points_of_the_steps_and_the_report_make_100(prose, sections):
+    table = re.search(r"(?ms)^## Rubric\n(.*?)^## ", prose)[1]
+    rows = re.findall(r"^\| ([^|]+) \| (\**\d+\**) \|(.*)\|$", table, re.M)
+    points = {name.strip(): int(value.strip("*")) for name, value, _ in rows}
+    total = points.pop("**Sum**")
+    assert sum(points.values()) == total == 100
+    steps = [title for title in sections if title.startswith("Step ")]
+    listed = [re.match(r"(\d+) ", name) for name in points]
+    assert [int(found[1]) for found in listed if found] == list(range(1, len(steps) + 1))
+    assert "Report" in points
+    for name, _, earns in rows:
+        assert name.strip() == "**Sum**" or len(earns.strip()) > 15, f"{name}: what earns them?"
+
+
+def test_the_points_in_a_row_sum_to_those_of_the_row(prose):
+    table = re.search(r"(?ms)^## Rubric\n(.*?)^## ", prose)[1]
+    for name, value, earns in re.findall(r"^\| ([^|]+) \| (\d+) \|(.*)\|$", table, re.M):
+        parts = [int(n) for n in re.findall(r"\((\d+)\)", earns)]
+        assert not parts or sum(parts) == int(value), name
+
+
+def test_the_report_has_headings_to_fill_in(prose):
+    hand_in = re.search(r"(?ms)^## What to hand in\n(.*?)^## ", prose)[1]
+    assert len([1 for level, _ in headings(hand_in) if level == 3]) >= 4
+    assert "…" in hand_in
+
+
+def test_stretch_goals_have_points_and_further_reading_cites(prose):
+    goals = re.search(r"(?ms)^## Stretch goals\n(.*?)^## ", prose)[1]
+    assert len(re.findall(r"^\* \*\*\d+ points", goals, re.M)) >= 3
+    assert len(re.findall(r"\{cite(?::\w+)?\}`", prose.rpartition("## Further reading")[2])) >= 2
+
+
+# the steps ----------------------------------------------------------------------------------------
+
+
+def test_each_exercise_has_a_folded_solution(prose):
+    exercises = re.findall(r"\{exercise\}[^\n]*\n:label: (\S+)", prose)
+    solutions = re.findall(r"\{solution-start\} (\S+)\n(?::label: \S+\n)?:class: dropdown", prose)
+    assert exercises == solutions
+    assert prose.count("{solution-start}") == prose.count("{solution-end}") == len(solutions)
+
+
+def test_nearly_every_step_is_checked(prose, cells, sections):
+    steps = [title for title in sections if title.startswith("Step ")]
+    names = [name for cell in code_of(cells) for name, _ in checked(cell.source)]
+    assert len(set(names)) >= len(steps) - 2
+    assert all(names.count(name) == 2 for name in names), "the empty step, then the solution"
+
+
+def test_an_empty_step_is_not_started_and_its_solution_passes(cells):
+    seen = set()
+    for cell in code_of(cells):
+        for name, _ in checked(cell.source):
+            state = "passed" if name in seen else "not started"
+            assert cards(cell) == [(name, state)]
+            seen.add(name)
+
+
+def test_a_solution_has_the_name_of_the_empty_step(cells):
+    """So that the cells further down work with either."""
+    first = {}
+    for cell in code_of(cells):
+        for name, function in checked(cell.source):
+            assert first.setdefault(name, function) == function
+            assert function in defined(cell.source)
+
+
+# the starting notebook ----------------------------------------------------------------------------
+
+
+def test_the_starting_notebook_is_made_from_the_lab(path):
+    stored = CHAPTERS / "start" / path.name
+    assert stored.exists(), "run `make notebooks`"
+    assert stored.read_text(encoding="utf-8") == starting.text(path.stem), "run `make notebooks`"
+
+
+def test_the_page_offers_the_starting_notebook(path, prose):
+    """By the role: behind a plain link to a notebook Sphinx looks for a page."""
+    assert re.search(rf"\{{download\}}`[^`<]+ <start/{path.name}>`", prose)
+    assert f"](start/{path.name})" not in prose
+
+
+def test_every_starting_notebook_has_its_lab():
+    assert {p.name for p in (CHAPTERS / "start").iterdir()} <= {p.name for p in LABS} | {
+        ".ipynb_checkpoints"
+    }
+
+
+def test_the_starting_notebook_has_every_step_and_nothing_solved(start, cells):
+    nbformat.validate(start)
+    names = [pair for cell in code_of(cells) for pair in checked(cell.source)]
+    kept = [pair for cell in code_of(start.cells) for pair in checked(cell.source)]
+    assert kept == names[::2]
+    assert all(not cell.outputs and cell.execution_count is None for cell in code_of(start.cells))
+    for cell in code_of(start.cells):
+        for _, function in checked(cell.source):
+            body = re.search(rf"(?ms)^def {function}\(.*?\n\n\ncheck", cell.source)[0]
+            assert re.search(r'"""\n    \.\.\.\n', body), f"{function} is not empty"
+
+
+def test_jupyterlab_can_show_the_starting_notebook(start):
+    text = "\n".join(cell.source for cell in start.cells if cell.cell_type == "markdown")
+    assert "Save it under another name" in text
+    assert not re.findall(r"\{(?!,)[a-z:-]+\}[`\s]", re.sub(r"\$[^$]*\$|`[^`\n]*`", "", text))
+    assert ":::" not in text
+    for target in re.findall(r"\]\(([\w./]+\.ipynb)\)", text):
+        assert (CHAPTERS / "start" / target).exists(), target
+
+
+@pytest.mark.slow
+def test_the_starting_notebook_runs_to_its_first_check_which_answers_kindly(start, tmp_path):
+    start = copy.deepcopy(start)
+    first = next(n for n, c in enumerate(start.cells) if "\ncheck(" in c.source)
+    start.cells = start.cells[: first + 1]
+    nbclient.NotebookClient(
+        start, timeout=300, startup_timeout=180, kernel_name="python3",
+        extra_arguments=["--IPKernelApp.log_level=40"],
+        resources={"metadata": {"path": str(tmp_path)}},
+    ).execute()
+    ((_, state),) = cards(start.cells[first])
+    assert state == "not started"
+    html = start.cells[first].outputs[0]["data"]["text/html"]
+    assert "Hint 1" in html
+
+
+@pytest.mark.slow
+def test_the_maker_leaves_other_notebooks_alone():
+    command = [sys.executable, "book/tools/starting.py", "02_attention"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+
+
+# the maker ----------------------------------------------------------------------------------------
+
+
+def notebook(*cells):
+    made = [
+        nbformat.v4.new_code_cell(text[1:]) if text.startswith(">")
+        else nbformat.v4.new_markdown_cell(text)
+        for text in cells
+    ]
+    return nbformat.v4.new_notebook(cells=made)
+
+
+def texts(*cells):
+    made = starting.starting(notebook("# Title", *cells), "lab_x")
+    return [cell.source for cell in made.cells if cell.get("id") != "start-here"][1:]
+
+
+START = "```{solution-start} ex-a\n:label: sol-a\n:class: dropdown\n```"
+END = "```{solution-end}\n```"
+
+
+def test_a_solution_is_left_out_with_all_that_stands_in_it():
+    assert texts("Before.", START, ">x = 1", "Words.", ">y = 2", END, ">z = 3") == [
+        "Before.", "z = 3",
+    ]
+
+
+def test_what_stands_beside_a_fence_in_one_cell_stays():
+    assert texts(f"Before.\n\n{START}", ">x = 1", f"{END}\n\n## Next") == ["Before.", "## Next"]
+
+
+def test_two_solutions_may_meet_in_one_cell():
+    assert texts(START, ">x = 1", f"{END}\n\nBetween.\n\n{START}", ">y = 2", END) == ["Between."]
+
+
+@pytest.mark.parametrize("cells", [(START,), (END,), (START, START, END)])
+def test_solutions_that_do_not_close_are_refused(cells):
+    with pytest.raises(ValueError, match="solution"):
+        texts(*cells)
+
+
+def test_a_cell_may_be_marked_as_a_part_of_the_solution():
+    solved = notebook("# Title", "An example.", "Stays.")
+    solved.cells[1].metadata["tfbook"] = {"solution": True}
+    assert [c.source for c in starting.starting(solved, "lab_x").cells][-1] == "Stays."
+    assert len(starting.starting(solved, "lab_x").cells) == 3
+
+
+@pytest.mark.parametrize(
+    ("myst", "plain"),
+    [
+        ("See {doc}`02_attention`.", "See [02_attention](../02_attention.ipynb)."),
+        ("See {py:func}`tfbook.training.fit`.", "See `tfbook.training.fit`."),
+        ("{cite:t}`shannon1951prediction` guessed.", "Shannon (1951) guessed."),
+        ("Guessed {cite:p}`shannon1951prediction`.", "Guessed (Shannon, 1951)."),
+        ("$$\nx\n$$ (eq:x)", "$$\nx\n$$"),
+        ("```{exercise} Count\n:label: ex-a\n\n*Warm-up.* Do.\n```", "**Count**\n\n*Warm-up.* Do."),
+        (":::{admonition} Know\n:class: tip\n* a\n:::", "**Know**\n\n* a"),
+        ("A [link](#step-1) and `{code}`.", "A [link](#step-1) and `{code}`."),
+    ],
+)
+def test_what_jupyterlab_cannot_read_becomes_plain(myst, plain):
+    assert texts(myst) == [plain]
+
+
+def test_the_solved_notebook_is_left_as_it_is():
+    solved = notebook("# Title", START, ">x = 1", END)
+    before = copy.deepcopy(solved)
+    starting.starting(solved, "lab_x")
+    assert solved == before

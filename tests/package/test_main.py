@@ -1,0 +1,222 @@
+"""The command line: train, stop, go on, write, look, measure."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import tfbook.__main__ as command
+from tfbook import tasks
+from tfbook.runs import steps_in
+
+SMALL = "--batch 6 --context 13 --layers 1 --d-model 16 --heads 2 --every 2 --quiet".split()
+TEXT = "It is a truth universally acknowledged, that a single man must be in want. " * 17
+
+
+def tfbook(*arguments):
+    return command.main([str(each) for each in arguments])
+
+
+def losses(folder):
+    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    return [entry["loss"] for entry in map(json.loads, lines) if "step" in entry]
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def lm(tmp_path, text):
+    """Train a language model on a small text, in a folder of this name."""
+
+    def lm(name, *more):
+        folder = tmp_path / name
+        return folder, tfbook("train", "lm", folder, "--text", text, *SMALL, *more)
+
+    return lm
+
+
+def stopped(monkeypatch, steps):
+    """Let training stop after some steps as Ctrl-C stops it."""
+    real = command.fit
+
+    def fit(*args, steps, **choices):
+        real(*args, steps=stop, **choices)
+        raise KeyboardInterrupt(f"stopped after {stop} steps and saved")
+
+    stop = steps
+    monkeypatch.setattr(command, "fit", fit)
+
+
+def test_a_run_that_was_stopped_goes_on_by_the_name_of_its_folder(lm, monkeypatch, capsys):
+    whole, code = lm("whole", "--steps", "5")
+    assert code == 0
+    with monkeypatch.context() as patch:
+        stopped(patch, 3)
+        parts, code = lm("parts", "--steps", "5")
+    assert code == 130
+    assert "Stopped after 3 steps and saved" in capsys.readouterr().err
+    assert steps_in(parts) == [2, 3]
+    assert tfbook("train", "lm", parts, "--resume", "--quiet") == 0
+    assert losses(parts) == losses(whole) and len(losses(whole)) == 5
+    said = capsys.readouterr().err
+    assert "going on after 3 steps" in said and "after 5 of 5 steps" in said
+    for a, b in zip(
+        *(tasks.load_run(each)[0].parameters() for each in (whole, parts)), strict=True
+    ):
+        assert torch.equal(a, b)
+
+
+def test_what_was_trained_writes_and_is_looked_at(lm, capsys):
+    folder, _ = lm("run", "--steps", "3")
+    capsys.readouterr()
+    written = []
+    for _ in range(2):
+        write = ("generate", folder, "--prompt", "It is", "--tokens", 11, "--seed", 3)
+        assert tfbook(*write) == 0
+        written.append(capsys.readouterr().out)
+    assert written[0] == written[1]  # a seed is a seed
+    assert written[0].startswith("It is") and len(written[0]) == len("It is") + 11 + 1
+    assert tfbook("generate", folder, "--prompt", "It is", "--tokens", 5, "--temperature", 0) == 0
+    capsys.readouterr()
+    assert tfbook("inspect", folder, "--length", 7) == 0
+    out, err = capsys.readouterr()
+    assert "stack.blocks.0.mixer.scores" in out and "after 3 steps" in err
+    total = f"{tasks.load_run(folder)[0].count_parameters():,}"
+    assert total in out.splitlines()[-1]
+
+
+def test_pieces_of_words_are_written_as_they_come(lm, capsys):
+    folder, code = lm("pieces", "--steps", "2", "--vocab", "270", "--optimizer", "muon")
+    assert code == 0
+    capsys.readouterr()
+    assert tfbook("generate", folder, "--prompt", "é", "--tokens", 11, "--seed", 1) == 0
+    assert capsys.readouterr().out.startswith("é")
+
+
+def test_a_translator_is_trained_and_translates(tmp_path, capsys):
+    folder = tmp_path / "french"
+    choices = ["--vocab", 300, *SMALL, "--context", 40, "--steps", 2]
+    assert tfbook("train", "mt", folder, *choices) == 0
+    assert tfbook("generate", folder, "--prompt", "Open the file.", "--tokens", 5) == 0
+    assert tfbook("train", "mt", folder, "--resume", "--quiet") == 0
+
+
+def test_a_classifier_is_trained_and_asked(tmp_path, capsys):
+    folder = tmp_path / "films"
+    assert tfbook("train", "classifier", folder, *SMALL, "--steps", 3, "--vocab", 500) == 0
+    assert "accuracy" in capsys.readouterr().err
+    assert tfbook("generate", folder, "--prompt", "A dull film.") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("positive with probability") and 0 < float(said.split()[-1]) < 1
+
+
+def test_the_loss_before_training_is_that_of_knowing_nothing():
+    choices = tasks.DEFAULTS["lm"] | {"d_model": 16, "heads": 2, "layers": 1, "context": 31}
+    task = tasks.make_task("lm", choices)
+    n_tokens = task.tokenizer.get_vocab_size()
+    found = task.evaluate(task.model.eval())
+    assert n_tokens == 63
+    assert found["loss"] == pytest.approx(torch.tensor(63.0).log().item(), rel=0.02)
+    # One byte for each character of this text.
+    assert found["bits_per_byte"] == pytest.approx(found["loss"] / 0.6931472, rel=1e-6)
+    value, count = task.loss(task.model, task.batches(0))
+    assert count == 16 * 31 and value.item() / count == pytest.approx(found["loss"], rel=0.02)
+
+
+def test_any_preset_is_looked_at(capsys):
+    assert tfbook("inspect", "gpt2", "--length", 11) == 0
+    assert "124,439,808" in capsys.readouterr().out
+    assert tfbook("inspect", "vit-b-16") == 0
+
+
+def test_the_machine_is_measured(capsys):
+    threads = torch.get_num_threads()
+    assert tfbook("bench", "--seconds", 0.001) == 0
+    assert torch.get_num_threads() == threads
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["training", "writing"]
+
+
+def test_the_help_explains_every_choice(capsys):
+    for task, choices in tasks.DEFAULTS.items():
+        with pytest.raises(SystemExit) as stop:
+            tfbook("train", task, "--help")
+        assert stop.value.code == 0
+        text = capsys.readouterr().out
+        assert all(f"--{name.replace('_', '-')}" in text for name in choices)
+        assert "--resume" in text and f"python -m tfbook train {task} runs/" in text
+    assert set(choices) <= set(command.HELP)
+
+
+@pytest.mark.untyped
+@pytest.mark.parametrize(
+    "message, arguments",
+    [
+        ("a run's folder or one of smollm2-135m, shakespeare, got", ["generate", "nowhere"]),
+        ("a run's folder or one of transformer-base,", ["inspect", "gpt5"]),
+        (
+            "gpt2 reads at most 1,024 tokens, got --length 2048",
+            ["inspect", "gpt2", "--length", "2048"],
+        ),
+        ("lr must be finite and above 0, got nan", ["train", "lm", "new", "--lr", "nan"]),
+        ("holds no run: there is no run.json", ["train", "lm", "nowhere", "--resume"]),
+        ("No such file or directory: 'nowhere.txt'", ["train", "lm", "x", "--text", "nowhere.txt"]),
+        ("warmup must be fewer", ["train", "lm", "x", "--steps", "5", "--warmup", "7"]),
+        ("n_heads must divide d_model", ["train", "lm", "x", "--d-model", "16", "--heads", "3"]),
+        ("shard=True cuts weights .* torchrun", ["train", "lm", "x", "--shard", *SMALL]),
+    ],
+)
+def test_an_error_is_one_line_and_not_a_traceback(
+    tmp_path, monkeypatch, capsys, message, arguments
+):
+    monkeypatch.chdir(tmp_path)
+    assert command.main(arguments) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("error: ")
+    assert re.search(message, said[-1])
+
+
+def test_a_folder_is_one_run(lm, capsys):
+    folder, _ = lm("run", "--steps", "2")
+    assert lm("run", "--steps", "2")[1] == 1
+    assert "holds a run already" in capsys.readouterr().err
+    assert tfbook("train", "lm", folder, "--resume", "--lr", "0.5") == 1
+    assert "has lr 0.003, not 0.5" in capsys.readouterr().err
+    assert tfbook("train", "mt", folder, "--resume") == 1
+    assert "has task 'lm', not 'mt'" in capsys.readouterr().err
+    assert tfbook("generate", folder, "--prompt", "é") == 1
+    assert "a character that the model never saw" in capsys.readouterr().err
+    (folder / "run.json").write_text("{")
+    assert tfbook("generate", folder) == 1
+    assert "run.json is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="gloo is tested on POSIX")
+def test_torchrun_trains_as_one_process_does(lm, tmp_path, text):
+    one, _ = lm("one", "--steps", "5")
+    root = Path(command.__file__).parents[1]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    arguments = ["-m", "tfbook", "train", "lm", tmp_path / "two", "--text", text, *SMALL]
+    done = subprocess.run(
+        [*launch, *map(str, arguments), "--steps", "5"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+        env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    # Sums of float32 in another order, through five steps of AdamW.
+    assert losses(tmp_path / "two") == pytest.approx(losses(one), rel=1e-5)
+    assert steps_in(tmp_path / "two") == steps_in(one)

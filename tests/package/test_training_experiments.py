@@ -1,0 +1,108 @@
+"""The experiments of chapter 11 on steps: what is compared differs in one thing alone."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from tfbook import data
+from tfbook.experiments import decay, descent, warmup
+from tfbook.schedules import schedule
+
+
+class Fixed(nn.Module):
+    """Gives the same prediction everywhere, or that of a table of the last letter."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, tokens, mask=None):
+        fixed = self.logits.ndim == 1
+        return (self.logits.expand(*tokens.shape, -1) if fixed else self.logits[tokens]), None
+
+    def attention_weights(self, tokens):
+        return [torch.eye(tokens.shape[1]).expand(len(tokens), 2, -1, -1)]
+
+
+def test_letters_are_numbered_alike_in_all_splits():
+    known = sorted(set(data.shakespeare("train") + data.shakespeare("valid")))
+    for split in ("train", "valid"):
+        ids = warmup.letters(split)
+        assert len(ids) == len(data.shakespeare(split))
+        assert "".join(known[i] for i in ids[:300]) == data.shakespeare(split)[:300]
+
+
+def test_runs_of_one_seed_begin_with_the_same_matrices():
+    one, other = (warmup.begin(place, 3, n_layers=2, d_model=16) for place in ("pre", "post"))
+    again = warmup.begin("pre", 3, n_layers=2, d_model=16)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), again.parameters(), strict=True))
+    matrices = ([w for w in m.parameters() if w.ndim == 2] for m in (one, other))
+    assert all(torch.equal(a, b) for a, b in zip(*matrices, strict=True))
+    assert not torch.equal(warmup.begin("pre", 4).embed.weight, warmup.begin("pre", 3).embed.weight)
+
+
+@pytest.mark.parametrize(("way", "share"), [("Adam", 1.0), ("Adam, warm-up", 1 / 101)])
+def test_the_first_step_is_as_long_as_the_way_says(way, share):
+    model = warmup.begin("pre", 0, n_layers=1, d_model=16)
+    before = model.stack.blocks[0].ffn.up_proj.weight.detach().clone()
+    warmup.train(model, way, 1e-3, 0, steps=1)
+    moved = (model.stack.blocks[0].ffn.up_proj.weight - before).abs()
+    assert moved.median().item() == pytest.approx(1e-3 * share, rel=0.02)
+
+
+def test_radam_does_not_divide_by_its_first_estimates():
+    """Its first steps are those of a mean gradient: the loss barely moves, Adam's does."""
+    losses = {}
+    for way in ("Adam", "RAdam"):
+        model = warmup.begin("pre", 0, n_layers=1, d_model=16)
+        losses[way] = warmup.train(model, way, 1e-2, 0, steps=5)
+    assert losses["RAdam"][0] == losses["Adam"][0]
+    assert losses["RAdam"][-1] > losses["Adam"][-1] + 0.1
+
+
+def test_a_prediction_that_ignores_the_text_has_no_context():
+    entropy, context = warmup._look(Fixed(torch.randn(63)))
+    assert context == pytest.approx(0, abs=1e-3)
+    assert entropy == [0.0]
+
+
+def test_a_prediction_that_copies_the_text_depends_on_all_of_it():
+    """Certain of the letter it reads: what is known of the next one is the entropy of letters."""
+    _, context = warmup._look(Fixed(100 * torch.eye(63)))
+    read = warmup.rows(warmup.letters("valid"), 32)[:64, :-1].flatten()
+    share = read.bincount(minlength=63) / len(read)
+    assert context == pytest.approx(torch.special.entr(share).sum().item(), abs=2e-3)
+
+
+def test_guessing_costs_the_logarithm_of_the_letters():
+    assert descent._held_out(Fixed(torch.zeros(63))) == pytest.approx(math.log(63), abs=1e-3)
+
+
+@pytest.mark.parametrize("name", descent.OPTIMIZERS)
+def test_each_optimizer_lowers_the_loss(name):
+    rates = [descent.OPTIMIZERS[name][1] * step for step in descent.STEP]
+    start, _ = descent.train(name, 0.0, 0, steps=2)
+    model, seconds = descent.train(name, rates[0], 0, steps=8)
+    assert descent._held_out(model) < descent._held_out(start)
+    assert seconds > 0
+
+
+@pytest.mark.parametrize("curve", decay.CURVES)
+def test_all_curves_reach_the_same_rate_at_the_same_step(curve):
+    name, choices = decay.CURVES[curve]
+    factor = schedule(name, warmup=decay.WARMUP, **choices)
+    assert factor(decay.WARMUP) == max(map(factor, range(160))) == 1
+    assert factor(0) < 0.05
+
+
+@pytest.mark.parametrize("curve", ["linear", "cosine", "warm-up, stable, decay"])
+def test_curves_that_know_the_end_are_down_at_the_end(curve):
+    name, choices = decay.CURVES[curve]
+    assert schedule(name, warmup=decay.WARMUP, **choices)(159) < 0.03
+
+
+@pytest.mark.parametrize("experiment", [warmup, decay])
+def test_a_run_can_be_repeated(experiment):
+    assert experiment.run(**experiment.SMOKE) == experiment.run(**experiment.SMOKE)

@@ -1,0 +1,269 @@
+"""The checks of training and its checkpoints proved by planted bugs, each caught by one of them."""
+
+from functools import cache
+
+import fresh
+import pytest
+import runaway
+import test_runs
+import test_training
+from fresh import Mutant
+
+import tfbook.runs
+
+MODULES = fresh.needed("training")
+DAMAGE = test_runs.DAMAGES
+RUNS = [name for name in tfbook.runs.__all__ if hasattr(test_runs, name)]
+BATCHES = "test_the_place_in_a_list_and_of_a_function_is_kept"
+
+# What a parametrized check is called with, behind its folder.
+ARGUMENTS = {
+    "test_a_run_in_parts_is_the_run_with_any_optimizer": ["AdamW"],
+    "test_a_scheduler_goes_on_where_it_was": [
+        lambda optimizer: test_training.CosineAnnealingLR(optimizer, T_max=5)
+    ],
+    "test_the_checkpoint_of_another_run_is_refused_and_kept": ["clip is 0.9 there and 1.1 here"],
+    "test_a_step_of_gradient_descent_is_never_longer_than_clip_allows": [0.7],
+    "test_a_loss_that_is_no_number_ends_the_run_before_the_weights_are_touched": [
+        float("nan"),
+        "loss",
+    ],
+    BATCHES: ["list"],
+}
+WITHOUT_FOLDER = {
+    "test_it_is_the_loop_that_one_would_write_by_hand",
+    "test_accumulated_batches_of_unequal_size_are_one_large_batch",
+    "test_a_step_of_gradient_descent_is_never_longer_than_clip_allows",
+    "test_a_loss_that_is_no_number_ends_the_run_before_the_weights_are_touched",
+    "test_looking_on_does_not_change_the_run",
+}
+
+MUTANTS = [
+    Mutant(
+        "changed bytes are believed",
+        "runs",
+        'if _digest(content) != wanted["blake2b"]:',
+        "if False:",
+        "damage: a bit of the weights",
+    ),
+    Mutant(
+        "a changed text is believed",
+        "runs",
+        'if whole.get("blake2b") != _digest(_canonical(contents)):',
+        "if False:",
+        "damage: another state",
+    ),
+    Mutant(
+        "damaged ones still count",
+        "runs",
+        "            _set_aside(damaged)\n",
+        "            pass\n",
+        "damage: no weights",
+    ),
+    Mutant(
+        "one too few is kept",
+        "runs",
+        "<= checkpoint.step][:-keep]",
+        "<= checkpoint.step][: 1 - keep or None]",
+        "test_the_last_ones_are_kept",
+    ),
+    Mutant(
+        "shared memory is not copied",
+        "runs",
+        "tensor.clone() if address in seen else tensor",
+        "tensor",
+        "test_tensors_that_share_memory_are_written_both",
+    ),
+    Mutant(
+        "tuples come back as lists",
+        "runs",
+        '{"$tuple": packed}',
+        "packed",
+        "test_everything_comes_back_as_it_was",
+    ),
+    Mutant(
+        "the weights are not restored",
+        "ranks",
+        "model.load_state_dict(weights)",
+        "pass",
+        "test_a_run_in_parts_is_the_run_with_any_optimizer",
+    ),
+    Mutant(
+        "the optimizer is not restored",
+        "ranks",
+        "optimizer.load_state_dict(state)",
+        "pass",
+        "test_a_run_in_parts_is_the_run_with_any_optimizer",
+    ),
+    Mutant(
+        "PyTorch's random numbers are not restored",
+        "upkeep",
+        'torch.set_rng_state(state["torch"])',
+        "pass",
+        "test_a_run_in_parts_is_the_run_with_any_optimizer",
+    ),
+    Mutant(
+        "Python's random numbers are not restored",
+        "upkeep",
+        'random.setstate(state["python"])',
+        "pass",
+        "test_random_numbers_of_python_and_numpy_go_on_too",
+    ),
+    Mutant(
+        "NumPy's random numbers are not restored",
+        "upkeep",
+        'np.random.set_state(state["numpy"])',
+        "pass",
+        "test_random_numbers_of_python_and_numpy_go_on_too",
+    ),
+    Mutant(
+        "the loader begins again",
+        "upkeep",
+        'self.batches.load_state_dict(state["batches"])',
+        "pass",
+        "test_a_run_in_parts_is_the_run_with_any_optimizer",
+    ),
+    Mutant(
+        "the list begins again",
+        "upkeep",
+        'self.drawn, self.iterator = state["drawn"], None',
+        "self.iterator = None",
+        BATCHES,
+    ),
+    Mutant(
+        "the scheduler begins again",
+        "upkeep",
+        "self.scheduler.load_state_dict(state)",
+        "pass",
+        "test_a_scheduler_goes_on_where_it_was",
+    ),
+    Mutant(
+        "looking on draws from the run's random numbers",
+        "upkeep",
+        "        set_random(before)\n",
+        "",
+        "test_looking_on_does_not_change_the_run",
+    ),
+    Mutant(
+        "looking on in training mode",
+        "upkeep",
+        "    model.eval()\n",
+        "",
+        "test_looking_on_does_not_change_the_run",
+    ),
+    Mutant(
+        "the log keeps what is computed again",
+        "upkeep",
+        'entry["step"] < step if "step" in entry else entry["after"] <= step',
+        "True",
+        "test_the_log_has_a_line_for_each_step_and_evaluation",
+    ),
+    Mutant(
+        "another run's settings are taken for one's own",
+        "upkeep",
+        "        if differing:\n",
+        "        if False:\n",
+        "test_the_checkpoint_of_another_run_is_refused_and_kept",
+    ),
+    Mutant(
+        "a new run begins over an old one",
+        "upkeep",
+        "if steps_in(self.folder):",
+        "if False:",
+        "test_a_run_does_not_begin_over_another",
+    ),
+    Mutant(
+        "patience lasts one evaluation longer",
+        "upkeep",
+        "self.waited >= self.patience",
+        "self.waited > self.patience",
+        "test_a_run_that_gets_no_better_stops_and_goes_back_to_its_best",
+    ),
+    Mutant(
+        "the best weights are the last ones",
+        "upkeep",
+        "x.detach().clone()",
+        "x.detach()",
+        "test_a_run_that_gets_no_better_stops_and_goes_back_to_its_best",
+    ),
+    Mutant(
+        "the mean of means",
+        "training",
+        "value, terms = found[0], float(found[1])",
+        "value, terms = found[0] / found[1], 1.0",
+        "test_accumulated_batches_of_unequal_size_are_one_large_batch",
+    ),
+    Mutant(
+        "gradients of the step before stay",
+        "training",
+        "            optimizer.zero_grad(set_to_none=True)\n",
+        "",
+        "test_it_is_the_loop_that_one_would_write_by_hand",
+    ),
+    Mutant(
+        "the schedule is a step ahead",
+        "training",
+        "rates.set(step)",
+        "rates.set(step + 1)",
+        "test_it_is_the_loop_that_one_would_write_by_hand",
+    ),
+    Mutant(
+        "clipped to twice the length",
+        "training",
+        "clip_grads_with_norm_(weights, clip, norm)",
+        "clip_grads_with_norm_(weights, 2 * clip, norm)",
+        "test_a_step_of_gradient_descent_is_never_longer_than_clip_allows",
+    ),
+    Mutant(
+        "a loss that is no number is followed",
+        "training",
+        "            _check_finite(step, mean, norm.item())\n",
+        "",
+        "test_a_loss_that_is_no_number_ends_the_run_before_the_weights_are_touched",
+    ),
+]
+
+
+def check(name, folder):
+    """Run one of the checks in a folder of its own."""
+    folder.mkdir()
+    if name.startswith("damage: "):
+        test = test_runs.test_a_damaged_checkpoint_is_passed_over_and_the_one_before_it_used
+        return test(folder, DAMAGE[name.removeprefix("damage: ")])
+    test = getattr(test_training, name, None) or getattr(test_runs, name)
+    return test(*[folder] * (name not in WITHOUT_FOLDER), *ARGUMENTS.get(name, []))
+
+
+def use(package, monkeypatch):
+    """Let the checks see a copy of the modules instead of the modules."""
+    runs, training = (fresh.sys.modules[f"{package}.{name}"] for name in ("runs", "training"))
+    monkeypatch.setattr(test_runs, "runs", runs)
+    for name in RUNS:
+        monkeypatch.setattr(test_runs, name, getattr(runs, name))
+    for module in (test_training, runaway):
+        monkeypatch.setattr(module, "fit", training.fit)
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory):
+    """Run a check on a copy without a bug, once: what is caught is the bug, not the copy."""
+    fresh.copies("healthy_training", MODULES)
+
+    @cache
+    def healthy(name):
+        with pytest.MonkeyPatch.context() as patch:
+            use("healthy_training", patch)
+            check(name, tmp_path_factory.mktemp("healthy") / "run")
+
+    return healthy
+
+
+@pytest.mark.untyped
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.bug.replace(" ", "_"))
+def test_the_planted_bug_is_caught(mutant, healthy, tmp_path, monkeypatch):
+    healthy(mutant.caught_by)
+    fresh.copies("sick_training", MODULES, mutant.edits)
+    use("sick_training", monkeypatch)
+    # A check may fail by what it asserts, by an error that it meets, or by one that it misses.
+    with pytest.raises((AssertionError, RuntimeError, ValueError, pytest.fail.Exception)):
+        check(mutant.caught_by, tmp_path / "sick")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.measure import MIB, machine, peak_memory, time_ratios
-from tfbook.multihead import MultiHeadAttention
+from tfbook.attention import MultiHeadAttention
 
 D_MODEL, HEADS = 512, 8
 LENGTHS = {128: 61, 512: 25, 2048: 9}  # length: rounds

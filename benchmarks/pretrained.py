@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.measure import MIB, machine, peak_memory, time_ratios
-from tfbook import checkpoints, data, modelfiles, pretrained
-from tfbook.caches import DynamicCache, StaticCache
+from tfbook import data, pretrained
+from tfbook.attention import DynamicCache, StaticCache
 from tfbook.generation import generate
 
 OURS, THEIRS = "tfbook", "transformers"
@@ -36,7 +36,7 @@ def _theirs(smol: pretrained.Pretrained) -> torch.nn.Module:
     import transformers
 
     transformers.logging.set_verbosity_error()
-    weights = checkpoints.weights_to(smol.model.state_dict(), smol.config, "llama")
+    weights = pretrained.weights_to(smol.model.state_dict(), smol.config, "llama")
     c = smol.config
     config = transformers.LlamaConfig(
         vocab_size=c.vocab_size,
@@ -165,7 +165,7 @@ def _minilm(count: int) -> list[dict[str, object]]:
     import transformers
 
     mini = pretrained.load("minilm-l6")
-    folder = modelfiles.find_package("minilm-l6")[0].parent
+    folder = pretrained.find_package("minilm-l6")[0].parent
     bert = transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     texts = [english for english, _ in data.english_french()][:count]

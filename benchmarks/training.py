@@ -20,13 +20,10 @@ from torch.nn import functional
 
 from benchmarks.measure import machine, time_ratios
 from tfbook import data
-from tfbook.data.loading import Windows
+from tfbook.data import Windows, char_tokenizer
 from tfbook.experiments.shakespeare import CONTEXT, RECIPES, make_model, make_optimizer
 from tfbook.models import DecoderOnly
-from tfbook.objectives import causal_loss
-from tfbook.optimizers import decay_groups
-from tfbook.tokenizers import char_tokenizer
-from tfbook.training import fit
+from tfbook.training import causal_loss, decay_groups, fit
 
 OURS, THEIRS, MUON = "tfbook", "nn + SDPA", "tfbook, Muon"
 BATCH, STEPS, ROUNDS = 16, 4, 7

@@ -11,18 +11,24 @@ from functools import partial
 import torch
 
 from tfbook import pretrained
-from tfbook.config import TransformerConfig
+from tfbook._checks import check_positive
+from tfbook.data import BOS, EOS
 from tfbook.generation import generate
-from tfbook.models import build
-from tfbook.muon import Muon, muon_groups
-from tfbook.optimizers import decay_groups
-from tfbook.presets import PRESETS
-from tfbook.runs import steps_in
-from tfbook.schedules import schedule
-from tfbook.tasks import DEFAULTS, load_run, make_task, read_choices, write_choices
-from tfbook.tokenizers import BOS, EOS
-from tfbook.training import PRECISIONS, fit
-from tfbook.validate import check_positive
+from tfbook.models import PRESETS, TransformerConfig, build
+from tfbook.training import (
+    DEFAULTS,
+    PRECISIONS,
+    Muon,
+    decay_groups,
+    fit,
+    load_run,
+    make_task,
+    muon_groups,
+    read_choices,
+    schedule,
+    steps_in,
+    write_choices,
+)
 
 ABOUT = """\
 The Executable Transformer, from the command line.

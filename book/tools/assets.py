@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import quote
 
-from tfbook import explorables
+from tfbook.teaching import explorables
 
 MATHJAX_PARTS = (
     "startup.js",

@@ -1,7 +1,7 @@
 """Directives: the indexes made from the chapters, a live figure, the line of a claim.
 
 {claims-index} {topic-index} {corrections-index}    pages that list what the chapters hold
-{explorable} softmax_temperature                    a figure of tfbook.explorables
+{explorable} softmax_temperature                    a figure of tfbook.teaching.explorables
 {claim} weights-are-a-distribution                  a claim's line, with a link to its place
 {chapter-list}                                      the chapters, written and to come
 """
@@ -205,17 +205,17 @@ def _outputs(chapters: Path) -> Iterator[dict]:
 
 
 class Explorable(SphinxDirective):
-    """Show a figure of `tfbook.explorables`; the content may hold its arguments as YAML."""
+    """Show a figure of `tfbook.teaching.explorables`; the content may hold its arguments as YAML."""
 
     required_arguments = 1
     has_content = True
 
     def run(self) -> list[nodes.Node]:
         """Return the figure's HTML, which is the same as in a notebook's output."""
-        module = importlib.import_module("tfbook.explorables")
+        module = importlib.import_module("tfbook.teaching.explorables")
         make = getattr(module, self.arguments[0], None)
         if make is None:
-            raise self.error(f"tfbook.explorables has no {self.arguments[0]!r}")
+            raise self.error(f"tfbook.teaching.explorables has no {self.arguments[0]!r}")
         figure = make(**(yaml.safe_load("\n".join(self.content)) or {}))
         bundle = figure._repr_mimebundle_()
         bundle = bundle[0] if isinstance(bundle, tuple) else bundle

@@ -9,7 +9,7 @@ import pytest
 from repofiles import ROOT
 
 CLAIM = """\
-from tfbook.claims import claim
+from tfbook.teaching.claims import claim
 claim('a-b', 'Half is half.', 0.5004, 0.5, 1e-3, wrong=0.6)"""
 STORED = "claim a-b: Half is half. | measured 0.5004 | expected 0.5 ± 0.001 | not 0.6"
 HTML = (

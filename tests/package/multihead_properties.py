@@ -1,7 +1,7 @@
 """What is true of multi-head attention, as checks that any module of that name can be put through.
 
-A check is `check(kit)`, with a kit's `attention` in the place of `tfbook.multihead` and `latent` in
-that of `tfbook.latent`; it raises AssertionError when the property does not hold. The checks run
+A check is `check(kit)`, with a kit's `attention` in the place of `tfbook.attention.multihead` and `latent` in
+that of `tfbook.attention.latent`; it raises AssertionError when the property does not hold. The checks run
 over the package (test_multihead.py, test_latent.py) and over planted bugs
 (test_multihead_mutants.py). All sizes are distinct primes where they may be, numbers float64.
 """
@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 import tfbook.positions
-from tfbook.layers import RMSNorm
-from tfbook.masks import causal_mask, padding_mask
+from tfbook.attention import causal_mask, padding_mask
+from tfbook.models import RMSNorm
 from tfbook.positions import ALiBi, RotaryPositions, ShawPositions, T5Bias
 
 B, N, M, D, H, DK, DV = 2, 7, 5, 26, 6, 4, 3

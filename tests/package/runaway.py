@@ -13,11 +13,10 @@ import sys
 import torch
 from torch.nn import functional
 
-from tfbook.config import TransformerConfig
-from tfbook.models import build
+from tfbook.models import TransformerConfig, build
 from tfbook.training import History, fit
 
-MODULES = ["torch._dynamo", "tfbook.models", "tfbook.training"]  # what takes long to import
+MODULES = ["torch._dynamo", "tfbook.models.architectures", "tfbook.training.loop"]  # what takes long to import
 
 
 def model(dropout=0.1):

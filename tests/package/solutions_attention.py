@@ -12,7 +12,7 @@ import torch
 from answers import collect
 from torch.nn import functional as F
 
-from tfbook import attention, masks
+from tfbook import attention
 
 RIGHT, WRONG, right, wrong = collect()
 
@@ -798,7 +798,7 @@ LIBRARY = {
     )[0],
     "stable-softmax": lambda scores: attention.masked_softmax(scores[None])[0],
     "scaled-scores": attention.scaled_dot_scores,
-    "causal-from-shape": masks.causal_mask,
+    "causal-from-shape": attention.causal_mask,
     "masked-attention": lambda q, k, v, mask: attention.attend(q, k, v, mask=mask),
-    "padding-from-lengths": lambda lengths, max_len: masks.padding_mask(lengths, max_len)[:, None],
+    "padding-from-lengths": lambda lengths, max_len: attention.padding_mask(lengths, max_len)[:, None],
 }

@@ -9,12 +9,12 @@ import torch
 from answers import collect
 from torch.nn import functional as F
 
-from tfbook import sampling
+from tfbook import generation
 
 RIGHT, WRONG, right, wrong = collect()
 LIBRARY = {
-    "top-k": sampling.top_k,
-    "nucleus": sampling.top_p,
+    "top-k": generation.top_k,
+    "nucleus": generation.top_p,
 }
 
 

@@ -10,7 +10,7 @@ from answers import collect
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from tfbook import costs, multihead
+from tfbook import attention, costs
 
 RIGHT, WRONG, right, wrong = collect()
 
@@ -822,7 +822,7 @@ NAMES = tuple(f"{name}_proj.weight" for name in ("q", "k", "v", "out"))
 
 def module_of(w_q, w_v, n_heads):
     sizes = dict(d_head=len(w_q) // n_heads, d_value=len(w_v) // n_heads)
-    return multihead.MultiHeadAttention(w_q.shape[1], n_heads, **sizes, bias=False).double()
+    return attention.MultiHeadAttention(w_q.shape[1], n_heads, **sizes, bias=False).double()
 
 
 def heads_of_the_package(x, w_q, w_k, w_v, w_o, n_heads):
@@ -831,8 +831,8 @@ def heads_of_the_package(x, w_q, w_k, w_v, w_o, n_heads):
 
 
 LIBRARY = {
-    "split-heads": multihead.split_heads,
-    "merge-heads": multihead.merge_heads,
+    "split-heads": attention.split_heads,
+    "merge-heads": attention.merge_heads,
     "multi-head-attention": heads_of_the_package,
     "count-parameters": lambda d_model, n_heads, n_kv_heads, d_head, bias: (
         costs.attention_parameters(

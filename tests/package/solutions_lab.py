@@ -13,12 +13,9 @@ from answers import collect
 from torch import nn
 from torch.nn import functional as F
 
-from tfbook.blocks import Block
-from tfbook.config import TransformerConfig
-from tfbook.layers import FeedForward, RMSNorm
-from tfbook.models import DecoderOnly
-from tfbook.multihead import MultiHeadAttention
-from tfbook.rotary import RotaryPositions
+from tfbook.attention import MultiHeadAttention
+from tfbook.models import Block, DecoderOnly, FeedForward, RMSNorm, TransformerConfig
+from tfbook.positions import RotaryPositions
 from tfbook.training import fit
 
 RIGHT, WRONG, right, wrong = collect()

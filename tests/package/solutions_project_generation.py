@@ -9,7 +9,7 @@ import math
 import torch
 from answers import collect
 
-from tfbook import sampling
+from tfbook import generation
 
 RIGHT, WRONG, right, wrong = collect()
 
@@ -145,7 +145,7 @@ def chances_steps(logits, temperature, top_k, top_p):
 
 @right("project-chances")
 def chances_package(logits, temperature, top_k, top_p):
-    cut = sampling.warp(logits, temperature=temperature, top_k=top_k, top_p=top_p)
+    cut = generation.warp(logits, temperature=temperature, top_k=top_k, top_p=top_p)
     return cut.softmax(-1)
 
 
@@ -247,7 +247,7 @@ def penalty_where(logits, ids, penalty):
 
 @right("project-penalty")
 def penalty_package(logits, ids, penalty):
-    return sampling.repetition_penalty(logits[None], torch.tensor([ids]).long(), penalty)[0]
+    return generation.repetition_penalty(logits[None], torch.tensor([ids]).long(), penalty)[0]
 
 
 @wrong("project-penalty", "Negative logits were divided")

@@ -8,7 +8,7 @@ from answers import collect
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from tfbook import recurrent, scores
+from tfbook import attention, recurrent
 
 RIGHT, WRONG, right, wrong = collect()
 
@@ -875,7 +875,7 @@ def with_cell(kind, x, state, w_x, w_h, b):
 LIBRARY = {
     "elman-step": lambda x, h, *weights: with_cell(recurrent.ElmanCell, x, h, *weights),
     "lstm-step": lambda x, h, c, *weights: with_cell(recurrent.LSTMCell, x, (h, c), *weights),
-    "alignment-weights": lambda states, annotations, *weights: scores.masked_softmax(
-        scores.additive_scores(states[:-1], annotations, *weights)
+    "alignment-weights": lambda states, annotations, *weights: attention.masked_softmax(
+        attention.additive_scores(states[:-1], annotations, *weights)
     ),
 }

@@ -9,11 +9,12 @@ import torch
 from answers import collect
 from torch.nn import functional as F
 
-from tfbook import objectives, schedules
+from tfbook import training
+from tfbook.training import schedules
 
 RIGHT, WRONG, right, wrong = collect()
 LIBRARY = {
-    "smoothed-loss": lambda logits, targets, epsilon: objectives.cross_entropy(
+    "smoothed-loss": lambda logits, targets, epsilon: training.cross_entropy(
         logits, targets, label_smoothing=epsilon
     ),
     "noam-factor": lambda step, d_model, warmup: schedules.noam(
@@ -749,7 +750,7 @@ def library_targets(tokens, documents):
     targets = torch.full_like(tokens, -100)
     for number in documents.unique().tolist():
         if number >= 0 and tokens.shape[1] > 1:
-            shifted = objectives.next_tokens(tokens, documents == number).targets
+            shifted = training.next_tokens(tokens, documents == number).targets
             targets[:, :-1] = torch.where(shifted == -100, targets[:, :-1], shifted)
     return targets
 

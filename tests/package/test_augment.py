@@ -6,18 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tfbook.data.augment import (
-    add_noise,
-    crop,
-    cutout,
-    drop_words,
-    flip,
-    mask_spans,
-    mask_spectrogram,
-    mixup,
-    shift,
-    swap_words,
-)
+from tfbook.data import augment
 
 
 def gen(seed=3):
@@ -32,16 +21,16 @@ SPECTRA = torch.rand(11, 17, 23, generator=gen()) + 0.5
 KEEP = (0, 1)
 
 CHANGES = {
-    "drop_words": lambda g: drop_words(IDS, 0.3, replacement=3, keep=KEEP, generator=g),
-    "swap_words": lambda g: swap_words(IDS, 0.3, keep=KEEP, generator=g),
-    "mask_spans": lambda g: mask_spans(IDS, 0.3, replacement=3, keep=KEEP, generator=g)[0],
-    "flip": lambda g: flip(IMAGES, generator=g),
-    "crop": lambda g: crop(IMAGES, 2, generator=g),
-    "cutout": lambda g: cutout(IMAGES, 3, generator=g),
-    "mixup": lambda g: mixup(IMAGES, torch.eye(11), alpha=1.0, generator=g)[0],
-    "add_noise": lambda g: add_noise(WAVES, 13.0, generator=g),
-    "shift": lambda g: shift(WAVES, 7, generator=g),
-    "mask_spectrogram": lambda g: mask_spectrogram(SPECTRA, frequencies=5, times=7, generator=g),
+    "drop_words": lambda g: augment.drop_words(IDS, 0.3, replacement=3, keep=KEEP, generator=g),
+    "swap_words": lambda g: augment.swap_words(IDS, 0.3, keep=KEEP, generator=g),
+    "mask_spans": lambda g: augment.mask_spans(IDS, 0.3, replacement=3, keep=KEEP, generator=g)[0],
+    "flip": lambda g: augment.flip(IMAGES, generator=g),
+    "crop": lambda g: augment.crop(IMAGES, 2, generator=g),
+    "cutout": lambda g: augment.cutout(IMAGES, 3, generator=g),
+    "mixup": lambda g: augment.mixup(IMAGES, torch.eye(11), alpha=1.0, generator=g)[0],
+    "add_noise": lambda g: augment.add_noise(WAVES, 13.0, generator=g),
+    "shift": lambda g: augment.shift(WAVES, 7, generator=g),
+    "mask_spectrogram": lambda g: augment.mask_spectrogram(SPECTRA, frequencies=5, times=7, generator=g),
 }
 INPUT = {"IDS": IDS, "IMAGES": IMAGES, "WAVES": WAVES, "SPECTRA": SPECTRA}
 COPIES = {name: value.clone() for name, value in INPUT.items()}
@@ -64,16 +53,16 @@ def test_each_example_is_changed_in_its_own_way(name):
     """Rows that were equal before are not all equal after."""
     one = {key: value[:1].expand_as(value).clone() for key, value in INPUT.items()}
     calls = {
-        "drop_words": lambda: drop_words(one["IDS"], 0.3, replacement=3, generator=gen()),
-        "swap_words": lambda: swap_words(one["IDS"], 0.3, generator=gen()),
-        "mask_spans": lambda: mask_spans(one["IDS"], 0.3, replacement=3, generator=gen())[0],
-        "flip": lambda: flip(one["IMAGES"], generator=gen()),
-        "crop": lambda: crop(one["IMAGES"], 2, generator=gen()),
-        "cutout": lambda: cutout(one["IMAGES"], 3, generator=gen()),
-        "mixup": lambda: mixup(one["IMAGES"], torch.eye(11), alpha=1.0, generator=gen())[1],
-        "add_noise": lambda: add_noise(one["WAVES"], 13.0, generator=gen()),
-        "shift": lambda: shift(one["WAVES"], 7, generator=gen()),
-        "mask_spectrogram": lambda: mask_spectrogram(
+        "drop_words": lambda: augment.drop_words(one["IDS"], 0.3, replacement=3, generator=gen()),
+        "swap_words": lambda: augment.swap_words(one["IDS"], 0.3, generator=gen()),
+        "mask_spans": lambda: augment.mask_spans(one["IDS"], 0.3, replacement=3, generator=gen())[0],
+        "flip": lambda: augment.flip(one["IMAGES"], generator=gen()),
+        "crop": lambda: augment.crop(one["IMAGES"], 2, generator=gen()),
+        "cutout": lambda: augment.cutout(one["IMAGES"], 3, generator=gen()),
+        "mixup": lambda: augment.mixup(one["IMAGES"], torch.eye(11), alpha=1.0, generator=gen())[1],
+        "add_noise": lambda: augment.add_noise(one["WAVES"], 13.0, generator=gen()),
+        "shift": lambda: augment.shift(one["WAVES"], 7, generator=gen()),
+        "mask_spectrogram": lambda: augment.mask_spectrogram(
             one["SPECTRA"], frequencies=5, times=7, generator=gen()
         ),
     }
@@ -82,14 +71,14 @@ def test_each_example_is_changed_in_its_own_way(name):
 
 
 def test_nothing_is_changed_where_nothing_is_asked_for():
-    assert torch.equal(drop_words(IDS, 0.0, replacement=3), IDS)
-    assert torch.equal(swap_words(IDS, 0.0), IDS)
-    assert torch.equal(mask_spans(IDS, 0.0, replacement=3)[0], IDS)
-    assert torch.equal(flip(IMAGES, rate=0.0), IMAGES)
-    assert torch.equal(crop(IMAGES, 0), IMAGES)
-    assert torch.equal(cutout(IMAGES, 0), IMAGES)
-    assert torch.equal(shift(WAVES, 0), WAVES)
-    assert torch.equal(mask_spectrogram(SPECTRA, frequencies=0, times=0), SPECTRA)
+    assert torch.equal(augment.drop_words(IDS, 0.0, replacement=3), IDS)
+    assert torch.equal(augment.swap_words(IDS, 0.0), IDS)
+    assert torch.equal(augment.mask_spans(IDS, 0.0, replacement=3)[0], IDS)
+    assert torch.equal(augment.flip(IMAGES, rate=0.0), IMAGES)
+    assert torch.equal(augment.crop(IMAGES, 0), IMAGES)
+    assert torch.equal(augment.cutout(IMAGES, 0), IMAGES)
+    assert torch.equal(augment.shift(WAVES, 0), WAVES)
+    assert torch.equal(augment.mask_spectrogram(SPECTRA, frequencies=0, times=0), SPECTRA)
 
 
 # Text
@@ -97,7 +86,7 @@ def test_nothing_is_changed_where_nothing_is_asked_for():
 
 def test_dropped_words_become_the_replacement_at_the_rate():
     ids = torch.full((101, 103), 7)
-    dropped = drop_words(ids, 0.23, replacement=3, generator=gen())
+    dropped = augment.drop_words(ids, 0.23, replacement=3, generator=gen())
     assert set(dropped.unique().tolist()) == {3, 7}
     gone = (dropped == 3).double().mean().item()
     assert gone == pytest.approx(0.23, abs=5 * math.sqrt(0.23 * 0.77 / ids.numel()))
@@ -114,7 +103,7 @@ def test_words_to_keep_stay_in_their_places(name):
 def test_swapping_keeps_the_words_of_a_row_and_moves_as_many_as_asked():
     ids = torch.stack([torch.randperm(31, generator=gen(s)) + 2 for s in range(7)])
     ids[:, :2] = 0
-    swapped = swap_words(ids, 0.4, keep=(0,), generator=gen())
+    swapped = augment.swap_words(ids, 0.4, keep=(0,), generator=gen())
     assert torch.equal(swapped.sort(-1).values, ids.sort(-1).values)
     moved = (swapped != ids).sum(-1)
     assert (moved == 2 * round(0.4 * 29 / 2)).all()
@@ -126,7 +115,7 @@ def test_swapping_keeps_the_words_of_a_row_and_moves_as_many_as_asked():
 
 def test_spans_cover_the_share_that_is_asked_for():
     for rate in (0.15, 0.5):
-        changed, gone = mask_spans(IDS, rate, replacement=3, keep=KEEP, generator=gen())
+        changed, gone = augment.mask_spans(IDS, rate, replacement=3, keep=KEEP, generator=gen())
         assert torch.equal(gone, changed != IDS)
         assert (gone.sum(-1) == round(rate * (37 - 4))).all()
         assert (changed[gone] == 3).all()
@@ -136,7 +125,7 @@ def test_spans_cover_the_share_that_is_asked_for():
 def test_spans_have_the_mean_length_that_is_asked_for(mean):
     """With few of them, they seldom meet or reach the end."""
     ids = torch.full((31, 4001), 7)
-    _, gone = mask_spans(ids, 0.05, replacement=3, mean_length=mean, generator=gen())
+    _, gone = augment.mask_spans(ids, 0.05, replacement=3, mean_length=mean, generator=gen())
     runs = (functional.pad(gone.int(), (1, 0)).diff(dim=-1) == 1).sum()
     assert gone.sum().item() / runs.item() == pytest.approx(mean, rel=0.1)
 
@@ -145,10 +134,10 @@ def test_spans_have_the_mean_length_that_is_asked_for(mean):
 
 
 def test_flipping_twice_is_no_flip_and_half_of_them_are():
-    assert torch.equal(flip(flip(IMAGES, rate=1), rate=1), IMAGES)
-    assert torch.equal(flip(IMAGES, rate=1)[..., 0], IMAGES[..., -1])
+    assert torch.equal(augment.flip(augment.flip(IMAGES, rate=1), rate=1), IMAGES)
+    assert torch.equal(augment.flip(IMAGES, rate=1)[..., 0], IMAGES[..., -1])
     many = torch.arange(2.0).expand(997, 1, 1, 2)
-    turned = (flip(many, generator=gen())[:, 0, 0, 0] == 1).double().mean().item()
+    turned = (augment.flip(many, generator=gen())[:, 0, 0, 0] == 1).double().mean().item()
     assert turned == pytest.approx(0.5, abs=5 * 0.5 / math.sqrt(997))
 
 
@@ -156,7 +145,7 @@ def test_a_crop_moves_an_image_and_fills_with_zeros():
     seen = set()
     for image, moved in zip(
         IMAGES.repeat(13, 1, 1, 1),
-        crop(IMAGES.repeat(13, 1, 1, 1), 2, generator=gen()),
+        augment.crop(IMAGES.repeat(13, 1, 1, 1), 2, generator=gen()),
         strict=True,
     ):
         fits = []
@@ -178,7 +167,7 @@ def test_a_crop_moves_an_image_and_fills_with_zeros():
 
 def test_cutout_is_one_square_the_same_in_all_channels():
     big = torch.ones(1009, 3, 11, 13)
-    hole = cutout(big, 5, generator=gen()) == 0
+    hole = augment.cutout(big, 5, generator=gen()) == 0
     assert torch.equal(hole[:, 0], hole[:, 2])
     sizes = hole[:, 0].flatten(1).sum(-1)
     assert sizes.max() == 25 and sizes.min() >= 9  # it sticks out at the edges
@@ -188,7 +177,7 @@ def test_cutout_is_one_square_the_same_in_all_channels():
 
 def test_mixup_mixes_targets_as_it_mixes_inputs():
     x = torch.eye(13).double()
-    mixed, targets = mixup(x, x, alpha=0.7, generator=gen())
+    mixed, targets = augment.mixup(x, x, alpha=0.7, generator=gen())
     assert torch.equal(mixed, targets)
     torch.testing.assert_close(mixed.sum(-1), torch.ones(13).double())
     assert (mixed.diagonal() > 0).all() and ((mixed > 0).sum(-1) <= 2).all()
@@ -199,7 +188,7 @@ def test_the_share_of_mixup_is_beta_distributed():
     n = 4001
     for alpha in (0.2, 1.0, 4.0):
         x = torch.arange(float(n)).double()[:, None]
-        mixed, targets = mixup(
+        mixed, targets = augment.mixup(
             x * 0 + 1, torch.eye(2).double()[torch.arange(n) % 2], alpha=alpha, generator=gen()
         )
         share = targets[::2, 0][targets[::2, 1] > 0]  # of those whose partner is of the other class
@@ -214,7 +203,7 @@ def test_the_share_of_mixup_is_beta_distributed():
 
 @pytest.mark.parametrize("snr", [-7.0, 0.0, 13.0])
 def test_noise_has_the_loudness_that_is_asked_for_in_each_example(snr):
-    noise = add_noise(WAVES.double(), snr, generator=gen()) - WAVES.double()
+    noise = augment.add_noise(WAVES.double(), snr, generator=gen()) - WAVES.double()
     measured = 10 * (WAVES.double().square().mean(-1) / noise.square().mean(-1)).log10()
     torch.testing.assert_close(measured, torch.full((11,), snr).double(), rtol=1e-9, atol=1e-9)
     correlation = functional.cosine_similarity(noise[:-1], noise[1:])
@@ -222,13 +211,13 @@ def test_noise_has_the_loudness_that_is_asked_for_in_each_example(snr):
 
 
 def test_silence_stays_silent():
-    assert torch.equal(add_noise(torch.zeros(2, 31), 3.0), torch.zeros(2, 31))
+    assert torch.equal(augment.add_noise(torch.zeros(2, 31), 3.0), torch.zeros(2, 31))
 
 
 def test_a_shift_moves_the_sound_and_fills_with_zeros():
     waves = WAVES[:, :31].repeat(17, 1)
     seen = set()
-    for before, after in zip(waves, shift(waves, 4, generator=gen()), strict=True):
+    for before, after in zip(waves, augment.shift(waves, 4, generator=gen()), strict=True):
         fits = [
             by
             for by in range(-4, 5)
@@ -240,7 +229,7 @@ def test_a_shift_moves_the_sound_and_fills_with_zeros():
 
 
 def test_a_masked_spectrogram_lacks_a_band_and_a_stretch():
-    hidden = mask_spectrogram(torch.ones(397, 17, 23), frequencies=5, times=7, generator=gen()) == 0
+    hidden = augment.mask_spectrogram(torch.ones(397, 17, 23), frequencies=5, times=7, generator=gen()) == 0
     bands, stretches = hidden.all(2), hidden.all(1)  # (B, F), (B, T)
     assert torch.equal(hidden, bands[:, :, None] | stretches[:, None, :])
     for found, widest, n in ((bands, 5, 17), (stretches, 7, 23)):
@@ -254,11 +243,11 @@ def test_a_masked_spectrogram_lacks_a_band_and_a_stretch():
 
 def test_several_bands_hide_more():
     one, three = (
-        (mask_spectrogram(SPECTRA, frequencies=5, times=7, bands=n, generator=gen()) == 0).sum()
+        (augment.mask_spectrogram(SPECTRA, frequencies=5, times=7, bands=n, generator=gen()) == 0).sum()
         for n in (1, 3)
     )
     assert three > one
-    assert torch.equal(mask_spectrogram(SPECTRA, frequencies=5, times=7, bands=0), SPECTRA)
+    assert torch.equal(augment.mask_spectrogram(SPECTRA, frequencies=5, times=7, bands=0), SPECTRA)
 
 
 @pytest.mark.untyped
@@ -266,39 +255,39 @@ def test_several_bands_hide_more():
     ("call", "error", "message"),
     [
         (
-            lambda: drop_words(IDS, 1.0, replacement=3),
+            lambda: augment.drop_words(IDS, 1.0, replacement=3),
             ValueError,
             "rate must be from 0 up to below",
         ),
         (
-            lambda: drop_words(IDS, 0.1, replacement=-1),
+            lambda: augment.drop_words(IDS, 0.1, replacement=-1),
             ValueError,
             "replacement must be at least 0",
         ),
         (
-            lambda: drop_words(IDS[0], 0.1, replacement=3),
+            lambda: augment.drop_words(IDS[0], 0.1, replacement=3),
             ValueError,
             r"ids must have shape \(B, N\)",
         ),
-        (lambda: swap_words(IDS.float(), 0.1), TypeError, "ids must be integers"),
-        (lambda: mask_spans(IDS, 0.1, replacement=3, mean_length=0.5), ValueError, "at least 1"),
-        (lambda: flip(IMAGES, rate="half"), TypeError, "rate must be a number"),
-        (lambda: flip(torch.rand(3, 3)), ValueError, "images needs at least 3 dimensions"),
-        (lambda: crop(IMAGES, -1), ValueError, "padding must be at least 0"),
-        (lambda: cutout(IMAGES, 2.5), TypeError, "size must be an integer"),
-        (lambda: mixup(IMAGES, torch.eye(3)), ValueError, "must be as many, got 11 and 3"),
-        (lambda: mixup(IMAGES, torch.eye(11), alpha=0.0), ValueError, "alpha must be finite"),
-        (lambda: mixup(IMAGES, torch.arange(11)), TypeError, "targets must have a floating-point"),
-        (lambda: add_noise(WAVES, math.inf), ValueError, "snr_db must be finite"),
-        (lambda: add_noise(WAVES, "loud"), TypeError, "snr_db must be a number"),
-        (lambda: shift(WAVES[0], 3), ValueError, "waves needs at least 2 dimensions"),
+        (lambda: augment.swap_words(IDS.float(), 0.1), TypeError, "ids must be integers"),
+        (lambda: augment.mask_spans(IDS, 0.1, replacement=3, mean_length=0.5), ValueError, "at least 1"),
+        (lambda: augment.flip(IMAGES, rate="half"), TypeError, "rate must be a number"),
+        (lambda: augment.flip(torch.rand(3, 3)), ValueError, "images needs at least 3 dimensions"),
+        (lambda: augment.crop(IMAGES, -1), ValueError, "padding must be at least 0"),
+        (lambda: augment.cutout(IMAGES, 2.5), TypeError, "size must be an integer"),
+        (lambda: augment.mixup(IMAGES, torch.eye(3)), ValueError, "must be as many, got 11 and 3"),
+        (lambda: augment.mixup(IMAGES, torch.eye(11), alpha=0.0), ValueError, "alpha must be finite"),
+        (lambda: augment.mixup(IMAGES, torch.arange(11)), TypeError, "targets must have a floating-point"),
+        (lambda: augment.add_noise(WAVES, math.inf), ValueError, "snr_db must be finite"),
+        (lambda: augment.add_noise(WAVES, "loud"), TypeError, "snr_db must be a number"),
+        (lambda: augment.shift(WAVES[0], 3), ValueError, "waves needs at least 2 dimensions"),
         (
-            lambda: mask_spectrogram(SPECTRA, frequencies=18, times=7),
+            lambda: augment.mask_spectrogram(SPECTRA, frequencies=18, times=7),
             ValueError,
             "frequencies must be at most 17, got 18",
         ),
         (
-            lambda: mask_spectrogram(SPECTRA, frequencies=1, times=24),
+            lambda: augment.mask_spectrogram(SPECTRA, frequencies=1, times=24),
             ValueError,
             "times must be at",
         ),

@@ -8,30 +8,34 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbook import data
-from tfbook.config import TransformerConfig
-from tfbook.data import augment, batches, duplicates, loading
-from tfbook.data.batches import (
+from tfbook.attention import document_mask
+from tfbook.data import (
+    Loader,
+    Windows,
+    augment,
+    batches,
     bucketed,
     competence,
+    corpora,
+    duplicates,
     easiest,
+    loading,
     pack,
+    pad_batch,
     padding_waste,
+    rows,
+    seeded,
     shuffled,
     token_budget,
     warm_length,
 )
-from tfbook.data.loading import Loader, Windows, rows, seeded
-from tfbook.masks import document_mask
-from tfbook.models import build
-from tfbook.objectives import causal_loss
-from tfbook.tokenizers import pad_batch
-from tfbook.training import fit
+from tfbook.models import TransformerConfig, build
+from tfbook.training import causal_loss, fit
 
-LENGTHS = [len(english.split()) for english, _ in data.english_french()[:509]]
+LENGTHS = [len(english.split()) for english, _ in corpora.english_french()[:509]]
 
 
-@pytest.mark.parametrize("module", [data, augment, batches, duplicates, loading])
+@pytest.mark.parametrize("module", [corpora, augment, batches, duplicates, loading])
 def test_examples_in_the_docstrings_of_the_data_modules(module):
     result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted > 0

@@ -9,15 +9,29 @@ import torch
 from model_properties import DK, B, D, F, H, M, N, normal, randomised
 from torch import nn
 
-from tfbook.blocks import Block, BlockState, ModelState, SharedBias, SharedRotation, Stack
-from tfbook.caches import SlidingCache, StaticCache
-from tfbook.latent import LatentAttention, LatentState
-from tfbook.layers import FeedForward, LayerNorm, RMSNorm
-from tfbook.masks import causal_mask, padding_mask
-from tfbook.multihead import MultiHeadAttention
+from tfbook.attention import (
+    KVState,
+    LatentAttention,
+    LatentState,
+    MultiHeadAttention,
+    SlidingCache,
+    StaticCache,
+    causal_mask,
+    padding_mask,
+)
+from tfbook.models import (
+    Block,
+    BlockState,
+    FeedForward,
+    LayerNorm,
+    ModelState,
+    RMSNorm,
+    SharedBias,
+    SharedRotation,
+    Stack,
+)
 from tfbook.positions import RotaryPositions, T5Bias
 from tfbook.recurrent import LSTMCell, Recurrent
-from tfbook.states import KVState
 
 E = 24  # d_model here: PyTorch's heads have to divide it
 

@@ -13,10 +13,17 @@ import transformers
 from safetensors.torch import save_file
 from torch import nn
 
-from tfbook import checkpoints, families, pretrained
-from tfbook.checkpoints import config_from, family_of, fill_model, weights_from, weights_to
-from tfbook.presets import preset
-from tfbook.rotary import LinearScaling
+from tfbook import pretrained
+from tfbook.models import preset
+from tfbook.positions import LinearScaling
+from tfbook.pretrained import (
+    architectures,
+    config_from,
+    family_of,
+    fill_model,
+    weights_from,
+    weights_to,
+)
 
 transformers.logging.set_verbosity_error()
 
@@ -103,7 +110,7 @@ def ours(model, **changes):
     if not changes:
         return fill_model(settings, weights).eval()
     config = config_from(settings, weights).replace(**changes)
-    new = checkpoints.build(config)
+    new = architectures.build(config)
     new.load_state_dict(weights_from(weights, config, family_of(settings)))
     return new.eval()
 
@@ -357,7 +364,7 @@ def test_names_and_numbers_come_back_as_they_were(models, name):
     theirs, mine = models(name)
     family = family_of(settings_of(theirs))
     back = weights_to(mine.state_dict(), mine.config, family)
-    know = families.FAMILIES[family]
+    know = pretrained.FAMILIES[family]
     wanted = theirs.state_dict()
     assert back.keys() <= wanted.keys()
     for key, value in back.items():
@@ -422,7 +429,7 @@ def test_presets_are_the_sizes_that_transformers_has(name):
     settings = json.loads(PUBLISHED[name].to_json_string(use_diff=False))
     config, wanted = config_from(settings), preset(name)
     shapes = [
-        {key: tuple(x.shape) for key, x in checkpoints._empty(each).state_dict().items()}
+        {key: tuple(x.shape) for key, x in architectures._empty(each).state_dict().items()}
         for each in (config, wanted.replace(pooler=False, head=None, n_classes=None))
     ]
     assert shapes[0] == shapes[1]

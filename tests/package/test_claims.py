@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nbval.plugin import get_sanitize_patterns
 
-from tfbook import claims
-from tfbook.claims import Claim, ClaimError, claim, evaluate
+from tfbook.teaching import Claim, ClaimError, claim, claims
+from tfbook.teaching.claims import evaluate
 
 SANITIZE = Path(__file__).parent.parent / "chapters" / "sanitize.cfg"
 SENTENCE = "The rows sum to 1."
@@ -316,7 +316,7 @@ def test_claim_shows_itself_once_in_a_notebook_and_returns_nothing(monkeypatch):
 def test_claims_work_where_ipython_is_missing():
     code = (
         "import sys; sys.modules['IPython'] = None\n"
-        "from tfbook.claims import claim\n"
+        "from tfbook.teaching.claims import claim\n"
         "assert claim('a', 'One is one.', 1, 1) is None"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

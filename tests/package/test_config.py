@@ -10,12 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from tfbook.config import POSITIONS, SCHEMES, Patches, TransformerConfig
 from tfbook.costs import attention_parameters
-from tfbook.layers import FEED_FORWARDS, feed_forward_parameters
-from tfbook.models import build
+from tfbook.models import (
+    FEED_FORWARDS,
+    PRESETS,
+    PUBLISHED,
+    Patches,
+    TransformerConfig,
+    build,
+    feed_forward_parameters,
+    preset,
+)
+from tfbook.models.config import POSITIONS, SCHEMES
 from tfbook.positions import LinearScaling, NTKScaling, YarnScaling
-from tfbook.presets import PRESETS, PUBLISHED, preset
 
 
 @st.composite

@@ -6,9 +6,7 @@ from multihead_properties import normal
 from torch.utils.flop_counter import FlopCounterMode
 
 from tfbook import costs
-from tfbook.attention import attend
-from tfbook.latent import LatentAttention
-from tfbook.multihead import MultiHeadAttention
+from tfbook.attention import LatentAttention, MultiHeadAttention, attend
 from tfbook.positions import RotaryPositions
 
 SIZES = [

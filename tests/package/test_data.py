@@ -7,15 +7,13 @@ import re
 import pytest
 import torch
 
-from tfbook import data
-from tfbook.data import (
-    make_english_french,
-    make_movie_sentiment,
-    make_shakespeare,
-    make_word_vectors,
-)
+from tfbook.data import corpora
+from tfbook.data.make import english_french as make_english_french
+from tfbook.data.make import movie_sentiment as make_movie_sentiment
+from tfbook.data.make import shakespeare as make_shakespeare
+from tfbook.data.make import word_vectors as make_word_vectors
 
-FOLDER = data.FOLDER
+FOLDER = corpora.FOLDER
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
 LISTED = dict(re.findall(r"^\| ([\w.-]+) \| ([0-9a-f]{64}) \|", README, flags=re.M))
 
@@ -37,35 +35,35 @@ def test_file_has_the_checksum_in_the_readme(name):
 
 
 def test_the_checksums_that_loading_asks_for_are_those_of_the_readme():
-    assert data.SHA256 == LISTED
+    assert corpora.SHA256 == LISTED
 
 
 # Word vectors
 
 
 def test_readme_counts_the_words():
-    words, x = data.word_vectors()
+    words, x = corpora.word_vectors()
     assert f"{len(words)} common English words" in README
     assert f"then {x.shape[1]} whole numbers" in README
 
 
 def test_vectors_are_one_row_a_word_and_exact_sixteenths():
-    words, x = data.word_vectors()
+    words, x = corpora.word_vectors()
     assert x.shape == (len(words), 24) and x.dtype == torch.float32
     assert len(set(words)) == len(words) >= 400
     assert torch.equal((x * 16).round() / 16, x)
 
 
 def test_scaled_self_score_is_three_on_average():
-    _, x = data.word_vectors()
+    _, x = corpora.word_vectors()
     assert ((x * x).sum(-1) / 24**0.5).mean().item() == pytest.approx(3, abs=0.02)
 
 
 def test_each_call_gives_its_own_list_and_tensor():
-    words, x = data.word_vectors()
+    words, x = corpora.word_vectors()
     words.clear()
     x.zero_()
-    again, y = data.word_vectors()
+    again, y = corpora.word_vectors()
     assert len(again) > 400 and y.abs().sum() > 0
 
 
@@ -81,7 +79,7 @@ def test_each_call_gives_its_own_list_and_tensor():
     ],
 )
 def test_related_words_are_closer_than_unrelated_ones(word, near, far):
-    words, x = data.word_vectors()
+    words, x = corpora.word_vectors()
     a, b, c = (x[words.index(w)] for w in (word, near, far))
     cosine = torch.nn.functional.cosine_similarity
     assert cosine(a, b, 0) > 0.5 > cosine(a, c, 0) + 0.3
@@ -101,7 +99,7 @@ def test_damaged_file_is_refused(tmp_path, text, message):
     path = tmp_path / "word_vectors.tsv"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=message):
-        data._read(path)
+        corpora._read(path)
 
 
 def test_script_refuses_other_weights(tmp_path):
@@ -124,50 +122,50 @@ SPLITS = ("train", "valid", "test")
 
 
 def test_readme_counts_the_pairs():
-    total = sum(len(data.english_french(split)) for split in SPLITS)
+    total = sum(len(corpora.english_french(split)) for split in SPLITS)
     assert f"{total:,} pairs" in README
-    assert f"{total:,} pairs" in data.english_french.__doc__
+    assert f"{total:,} pairs" in corpora.english_french.__doc__
 
 
 def test_splits_have_the_shares_they_promise():
-    sizes = [len(data.english_french(split)) for split in SPLITS]
+    sizes = [len(corpora.english_french(split)) for split in SPLITS]
     for size, share in zip(sizes, (0.80, 0.08, 0.12), strict=True):
         assert size / sum(sizes) == pytest.approx(share, abs=0.01)
 
 
 def test_no_english_sentence_is_in_two_splits():
-    seen = [{english.lower() for english, _ in data.english_french(s)} for s in SPLITS]
+    seen = [{english.lower() for english, _ in corpora.english_french(s)} for s in SPLITS]
     assert len(set.union(*seen)) == sum(map(len, seen))
 
 
 def test_the_splits_together_are_the_file():
     lines = (FOLDER / "en-fr_gnome.tsv").read_text(encoding="utf-8").splitlines()
-    pairs = [pair for split in SPLITS for pair in data.english_french(split)]
+    pairs = [pair for split in SPLITS for pair in corpora.english_french(split)]
     assert sorted("\t".join(pair) for pair in pairs) == sorted(lines)
     assert len(set(pairs)) == len(pairs)
 
 
 def test_a_split_keeps_the_order_of_the_pages():
     lines = (FOLDER / "en-fr_gnome.tsv").read_text(encoding="utf-8").splitlines()
-    places = [lines.index("\t".join(pair)) for pair in data.english_french("valid")]
+    places = [lines.index("\t".join(pair)) for pair in corpora.english_french("valid")]
     assert places == sorted(places)
 
 
 def test_a_pair_stays_in_its_split_when_others_go(monkeypatch):
     """The hash of the sentence decides, not its place in the file."""
-    homes = {pair: split for split in SPLITS for pair in data.english_french(split)}
+    homes = {pair: split for split in SPLITS for pair in corpora.english_french(split)}
     half = (FOLDER / "en-fr_gnome.tsv").read_text(encoding="utf-8").splitlines()[::-2]
-    monkeypatch.setattr(data, "_text", lambda name: "\n".join(half))
-    data._pairs.cache_clear()
+    monkeypatch.setattr(corpora, "_text", lambda name: "\n".join(half))
+    corpora._pairs.cache_clear()
     try:
-        found = {pair: split for split in SPLITS for pair in data.english_french(split)}
+        found = {pair: split for split in SPLITS for pair in corpora.english_french(split)}
     finally:
-        data._pairs.cache_clear()
+        corpora._pairs.cache_clear()
     assert len(found) == len(half) and found.items() <= homes.items()
 
 
 def test_pairs_are_one_sentence_in_two_languages():
-    pairs = [pair for split in SPLITS for pair in data.english_french(split)]
+    pairs = [pair for split in SPLITS for pair in corpora.english_french(split)]
     assert all(english and french and english != french for english, french in pairs)
     assert all(2 <= len(english.split()) <= 25 for english, _ in pairs)
     articles = sum(" the " in f" {english.lower()}" for english, _ in pairs)
@@ -179,17 +177,17 @@ def test_pairs_are_one_sentence_in_two_languages():
 
 
 def test_readme_and_docstring_count_the_sentences():
-    rows = [row for split in SPLITS for row in data.movie_sentiment(split)]
+    rows = [row for split in SPLITS for row in corpora.movie_sentiment(split)]
     assert f"{len(rows):,} sentences" in README
     for count in (
         f"{len(rows):,} sentences it is above 0 for {sum(r > 0 for _, r in rows):,}",
         f"and 0 for {sum(r == 0 for _, r in rows)}.",
     ):
-        assert count in " ".join(data.movie_sentiment.__doc__.split())
+        assert count in " ".join(corpora.movie_sentiment.__doc__.split())
 
 
 def test_sentiment_splits_have_their_shares_and_no_sentence_in_common():
-    splits = [data.movie_sentiment(split) for split in SPLITS]
+    splits = [corpora.movie_sentiment(split) for split in SPLITS]
     total = sum(map(len, splits))
     for rows, share in zip(splits, (0.80, 0.08, 0.12), strict=True):
         assert len(rows) / total == pytest.approx(share, abs=0.01)
@@ -200,12 +198,12 @@ def test_sentiment_splits_have_their_shares_and_no_sentence_in_common():
 
 def test_the_sentiment_splits_together_are_the_file():
     lines = (FOLDER / "movie_sentiment.tsv").read_text(encoding="utf-8").splitlines()
-    rows = [row for split in SPLITS for row in data.movie_sentiment(split)]
+    rows = [row for split in SPLITS for row in corpora.movie_sentiment(split)]
     assert sorted(f"{rating:.3f}\t{text}" for text, rating in rows) == sorted(lines)
 
 
 def test_ratings_follow_the_words():
-    rows = data.movie_sentiment()
+    rows = corpora.movie_sentiment()
     assert all(-4 <= rating <= 4 for _, rating in rows)
 
     def mean(word):
@@ -221,23 +219,23 @@ def test_ratings_follow_the_words():
 
 
 def test_readme_counts_the_characters():
-    text = data.shakespeare("all")
+    text = corpora.shakespeare("all")
     assert f"{len(text):,} ASCII characters, {len(set(text))} distinct" in README
     assert text.isascii()
 
 
 def test_the_parts_laid_together_are_the_whole():
-    assert "".join(map(data.shakespeare, SPLITS)) == data.shakespeare("all")
+    assert "".join(map(corpora.shakespeare, SPLITS)) == corpora.shakespeare("all")
 
 
 def test_the_last_tenth_is_for_validation_and_test():
-    train, valid, test, whole = map(data.shakespeare, (*SPLITS, "all"))
+    train, valid, test, whole = map(corpora.shakespeare, (*SPLITS, "all"))
     assert len(train) == len(whole) * 9 // 10
     assert abs(len(valid) - len(test)) <= 1
 
 
 def test_speeches_stand_below_the_name_of_their_speaker():
-    names = re.findall(r"^([A-Z][A-Z .&,'-]+):$", data.shakespeare("all"), flags=re.M)
+    names = re.findall(r"^([A-Z][A-Z .&,'-]+):$", corpora.shakespeare("all"), flags=re.M)
     assert {"ROMEO", "JULIET", "PROSPERO", "PUCK"} <= set(names)
     assert len(names) > 5000
 
@@ -245,7 +243,7 @@ def test_speeches_stand_below_the_name_of_their_speaker():
 # Damage
 
 
-@pytest.mark.parametrize("load", [data.english_french, data.movie_sentiment, data.shakespeare])
+@pytest.mark.parametrize("load", [corpora.english_french, corpora.movie_sentiment, corpora.shakespeare])
 @pytest.mark.parametrize("split", ["dev", "Train", None, 0])
 @pytest.mark.untyped
 def test_another_split_is_refused_by_name(load, split):
@@ -256,8 +254,8 @@ def test_another_split_is_refused_by_name(load, split):
 @pytest.fixture
 def other_folder(monkeypatch, tmp_path):
     """Let the loaders read a folder of the test's own, and forget it afterwards."""
-    caches = (data._text, data._pairs)
-    monkeypatch.setattr(data, "FOLDER", tmp_path)
+    caches = (corpora._text, corpora._pairs)
+    monkeypatch.setattr(corpora, "FOLDER", tmp_path)
     for cached in caches:
         cached.cache_clear()
     yield tmp_path
@@ -268,9 +266,9 @@ def other_folder(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("load", "name"),
     [
-        (data.english_french, "en-fr_gnome.tsv"),
-        (data.movie_sentiment, "movie_sentiment.tsv"),
-        (data.shakespeare, "shakespeare.txt"),
+        (corpora.english_french, "en-fr_gnome.tsv"),
+        (corpora.movie_sentiment, "movie_sentiment.tsv"),
+        (corpora.shakespeare, "shakespeare.txt"),
     ],
 )
 def test_a_damaged_file_is_refused_with_a_way_out(load, name, other_folder):
@@ -282,8 +280,8 @@ def test_a_damaged_file_is_refused_with_a_way_out(load, name, other_folder):
         (whole.replace(b"\n", b"\r\n"), "line ends were changed"),
         (b"", "git checkout"),
     ]:
-        data._text.cache_clear()
-        data._pairs.cache_clear()
+        corpora._text.cache_clear()
+        corpora._pairs.cache_clear()
         (other_folder / name).write_bytes(raw)
         with pytest.raises(ValueError, match=f"{name} is damaged: .*{hint}"):
             load()

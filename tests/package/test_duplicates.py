@@ -11,14 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfbook import data
-from tfbook.data.duplicates import (
-    bands_for,
-    jaccard,
-    minhash,
-    near_duplicates,
-    shingles,
-    without_duplicates,
-)
+from tfbook.data import bands_for, jaccard, minhash, near_duplicates, shingles, without_duplicates
 
 ENGLISH = [english for english, _ in data.english_french()[:397]]
 

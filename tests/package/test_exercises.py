@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tfbook import exercises
-from tfbook.exercises import _card, _guard, _spec
+from tfbook.teaching import exercises
+from tfbook.teaching.exercises import _card, _guard, _spec
 
 # Each file of exercises may bring a file of solutions, with the lists RIGHT and WRONG, and
 # in LIBRARY the package's own answers.

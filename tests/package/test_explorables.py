@@ -12,11 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbook import attention, explorables, positions, relative, rotary
-from tfbook.data import word_vectors
-from tfbook.explorables import _base, _biases, _heads, _softmax
-from tfbook.masks import causal_mask
-from tfbook.tokenizers import BytePairs
+from tfbook import attention, positions
+from tfbook.attention import causal_mask
+from tfbook.data import BytePairs, word_vectors
+from tfbook.teaching import explorables
+from tfbook.teaching.explorables import _base, _biases, _heads, _softmax
 
 CHOICES = [("one", False, "No: `one`."), ("two", True, "Yes: d_k."), ("three", False, "No.")]
 PAIRS = [
@@ -438,7 +438,7 @@ def turned(figure):
             [math.cos(math.radians(angle)), math.sin(math.radians(angle))]
         )
     where = torch.tensor([[figure.m], [figure.n]])
-    return rotary.apply_rotary(vectors, where, base=figure.data["base"])[:, 0]
+    return positions.apply_rotary(vectors, where, base=figure.data["base"])[:, 0]
 
 
 @pytest.mark.parametrize("pair", [0, 1, 3])
@@ -463,7 +463,7 @@ def test_moving_both_positions_keeps_the_score(m, n, by, pair):
 
 @pytest.mark.parametrize("heads", range(1, 17))
 def test_slopes_equal_the_package(heads):
-    assert _biases.slopes_of(heads) == pytest.approx(list(relative.alibi_slopes(heads)), abs=1e-15)
+    assert _biases.slopes_of(heads) == pytest.approx(list(positions.alibi_slopes(heads)), abs=1e-15)
 
 
 @given(
@@ -493,7 +493,7 @@ def test_buckets_are_the_largest_that_begin_before_the_distance(delta, both, cou
 def test_buckets_equal_the_package(both, count, furthest):
     deltas = torch.arange(-600, 601)
     how = {"bidirectional": both, "n_buckets": count, "max_distance": furthest}
-    expected = relative.t5_bucket(deltas, **how).tolist()
+    expected = positions.t5_bucket(deltas, **how).tolist()
     assert [_biases.bucket_of(d, both, count, furthest) for d in range(-600, 601)] == expected
 
 
@@ -508,9 +508,9 @@ def test_weights_of_a_bias_alone(both):
     how = {"bidirectional": both, "n_buckets": 8, "max_distance": 20}
     biases = {
         "none": torch.zeros(len(deltas)),
-        "alibi": -relative.alibi_slopes(8)[2] * deltas.abs(),
-        "t5": table[relative.t5_bucket(deltas, **how), 2],
-        "shaw": torch.linspace(-1, 1, 11)[relative.shaw_clip(deltas, 5)],
+        "alibi": -positions.alibi_slopes(8)[2] * deltas.abs(),
+        "t5": table[positions.t5_bucket(deltas, **how), 2],
+        "shaw": torch.linspace(-1, 1, 11)[positions.shaw_clip(deltas, 5)],
     }
     for scheme, bias in biases.items():
         figure.scheme = scheme
@@ -573,7 +573,7 @@ def test_nothing_needs_anywidget_until_there_is_a_kernel(monkeypatch):
 
 def test_importing_explorables_loads_neither_torch_nor_anywidget():
     code = (
-        "import sys, tfbook.explorables as x; x.softmax_temperature()._repr_mimebundle_();"
+        "import sys, tfbook.teaching.explorables as x; x.softmax_temperature()._repr_mimebundle_();"
         "assert not {'torch', 'anywidget', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

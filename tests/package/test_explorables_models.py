@@ -8,10 +8,10 @@ import torch
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from tfbook import costs, explorables, sampling
-from tfbook.config import TransformerConfig
-from tfbook.explorables import _cache, _sampling, _shapes, _sizes
-from tfbook.presets import preset
+from tfbook import costs, generation
+from tfbook.models import TransformerConfig, preset
+from tfbook.teaching import explorables
+from tfbook.teaching.explorables import _cache, _sampling, _shapes, _sizes
 
 PHASES = (Phase.explicit, Phase.generate)  # a failing case is readable as it is drawn
 NAMES = tuple(_sizes.PRESETS)
@@ -249,7 +249,7 @@ def spread(prompt) -> torch.Tensor:
 
 def warped(logits, temperature, top_k, top_p, min_p):
     """The package's logits after the same settings."""
-    return sampling.warp(
+    return generation.warp(
         logits,
         temperature=temperature,
         top_k=top_k or None,
@@ -318,7 +318,7 @@ def test_draws_equal_the_packages(cuts, seed, draws):
     figure = explorables.next_token_sampling([PACKED], seed=seed, draws=draws, **cuts)
     logits = warped(spread(PACKED), **cuts)
     uniform = torch.tensor(_sampling.uniforms(seed, draws), dtype=torch.double)
-    ids = sampling.draw(logits.expand(draws, -1), uniform).tolist()
+    ids = generation.draw(logits.expand(draws, -1), uniform).tolist()
     names = [PACKED["tokens"][i] if i < 20 else "…" for i in ids]
     assert figure.tally == dict(Counter(names))
     assert figure.drawn == (names[-1] if names else None)

@@ -8,9 +8,11 @@ import torch
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from tfbook import explorables, optimizers, schedules
-from tfbook.explorables import _bytepairs, _optimizers, _schedules
-from tfbook.tokenizers import BYTES, BytePairs
+from tfbook import training
+from tfbook.data import BYTES, BytePairs
+from tfbook.teaching import explorables
+from tfbook.teaching.explorables import _bytepairs, _optimizers, _schedules
+from tfbook.training import schedules
 
 PHASES = (Phase.explicit, Phase.generate)  # a failing case is readable as it is drawn
 
@@ -97,11 +99,11 @@ def trained(name, rate, now, steps):
     betas = (now["momentum"], now["beta2"])
     decay = {"lr": rate, "weight_decay": now["weight_decay"]}
     optimizer = {
-        "sgd": lambda: optimizers.SGD([w], **decay),
-        "momentum": lambda: optimizers.SGD([w], momentum=now["momentum"], **decay),
-        "adam": lambda: optimizers.Adam([w], betas=betas, **decay),
-        "adamw": lambda: optimizers.AdamW([w], betas=betas, **decay),
-        "lion": lambda: optimizers.Lion([w], betas=betas, **decay),
+        "sgd": lambda: training.SGD([w], **decay),
+        "momentum": lambda: training.SGD([w], momentum=now["momentum"], **decay),
+        "adam": lambda: training.Adam([w], betas=betas, **decay),
+        "adamw": lambda: training.AdamW([w], betas=betas, **decay),
+        "lion": lambda: training.Lion([w], betas=betas, **decay),
     }[name]()
     uniform = torch.tensor(_optimizers.uniforms(now["seed"], 400), dtype=torch.double)
     chance = now["noise"] * 3**0.5 * (2 * uniform - 1).reshape(200, 2)

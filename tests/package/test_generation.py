@@ -22,21 +22,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from multihead_properties import close
 
-from tfbook import sampling
-from tfbook.beam import beam_search
-from tfbook.caches import DynamicCache, SlidingCache, StaticCache
-from tfbook.generation import TableModel, generate, perplexity, score, stream
-from tfbook.latent import LatentAttention
-from tfbook.models import build
-from tfbook.presets import PRESETS, preset
-from tfbook.recurrent import LSTMCell, Recurrent
-from tfbook.speculative import (
+from tfbook import generation
+from tfbook.attention import DynamicCache, LatentAttention, SlidingCache, StaticCache
+from tfbook.generation import (
     FirstLayers,
     NGramDraft,
+    TableModel,
     accept_probability,
+    beam_search,
+    generate,
+    perplexity,
     residual_distribution,
+    score,
     speculative_generate,
+    stream,
 )
+from tfbook.models import PRESETS, build, preset
+from tfbook.recurrent import LSTMCell, Recurrent
 
 KIT = Kit("tfbook")
 
@@ -277,25 +279,25 @@ def test_scores_need_two_tokens_and_a_window_that_moves():
 def test_sampling_refuses_what_it_cannot_mean():
     logits = torch.zeros(2, 3)
     for call, error, words in (
-        (lambda: sampling.temperature(logits, 0), ValueError, "most likely token, tfbook.sampling"),
-        (lambda: sampling.temperature(logits.long(), 1.0), TypeError, "logits must have a float"),
-        (lambda: sampling.top_k(logits, 2.0), TypeError, "top_k must be an integer"),
-        (lambda: sampling.top_p(logits, True), TypeError, "top_p must be a number"),
-        (lambda: sampling.draw(logits, torch.rand(3)), ValueError, "one number for each row"),
-        (lambda: sampling.draw(logits - torch.inf, torch.rand(2)), ValueError, "has been cut"),
-        (lambda: sampling.greedy(logits * torch.nan), ValueError, "largest is nan"),
-        (lambda: sampling.greedy(logits + torch.inf), ValueError, "largest is inf"),
+        (lambda: generation.temperature(logits, 0), ValueError, "most likely token, tfbook.generation.sampling"),
+        (lambda: generation.temperature(logits.long(), 1.0), TypeError, "logits must have a float"),
+        (lambda: generation.top_k(logits, 2.0), TypeError, "top_k must be an integer"),
+        (lambda: generation.top_p(logits, True), TypeError, "top_p must be a number"),
+        (lambda: generation.draw(logits, torch.rand(3)), ValueError, "one number for each row"),
+        (lambda: generation.draw(logits - torch.inf, torch.rand(2)), ValueError, "has been cut"),
+        (lambda: generation.greedy(logits * torch.nan), ValueError, "largest is nan"),
+        (lambda: generation.greedy(logits + torch.inf), ValueError, "largest is inf"),
         (
-            lambda: sampling.repetition_penalty(logits, torch.zeros(1, 2).long(), 2.0),
+            lambda: generation.repetition_penalty(logits, torch.zeros(1, 2).long(), 2.0),
             ValueError,
             "a row for each row",
         ),
     ):
         with pytest.raises(error, match=words):
             call()
-    assert sampling.top_k(logits, 99) is logits
+    assert generation.top_k(logits, 99) is logits
     cut = torch.tensor([[0.0, -torch.inf, 1.0]])
-    for step in (sampling.top_p, sampling.min_p):  # what is cut stays cut
+    for step in (generation.top_p, generation.min_p):  # what is cut stays cut
         assert step(cut, 0.5).tolist() == [[-torch.inf, -torch.inf, 1.0]]
 
 

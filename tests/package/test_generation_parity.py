@@ -13,10 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.generation import logits_process as theirs
 
-from tfbook import sampling
-from tfbook.beam import beam_search
-from tfbook.checkpoints import fill_model
-from tfbook.generation import generate, score
+from tfbook.generation import beam_search, generate, sampling, score
+from tfbook.pretrained import fill_model
 
 transformers.logging.set_verbosity_error()
 

@@ -5,7 +5,7 @@ import torch
 
 from tfbook import data, experiments
 from tfbook.experiments import heads
-from tfbook.explorables import unpack_weights
+from tfbook.teaching.explorables import unpack_weights
 
 CHARACTERS = " abn"
 BANANA = heads.encode("banana bab ", CHARACTERS)[None]

@@ -12,14 +12,12 @@ import torch
 from multihead_properties import LATENT, B, D, Kit, N, close, normal, randomised
 from torch import nn
 
-import tfbook.latent
-import tfbook.multihead
-from tfbook.attention import VARIANTS, attend, attend_topk
-from tfbook.latent import LatentAttention
-from tfbook.masks import causal_mask
+import tfbook.attention.latent
+import tfbook.attention.multihead
+from tfbook.attention import VARIANTS, LatentAttention, attend, attend_topk, causal_mask
 from tfbook.positions import ALiBi, RotaryPositions
 
-KIT = Kit(tfbook.multihead, tfbook.latent)
+KIT = Kit(tfbook.attention.multihead, tfbook.attention.latent)
 
 
 @pytest.mark.parametrize("name", LATENT)

@@ -12,7 +12,7 @@ from model_properties import D, F, normal, randomised
 from torch import nn
 from torch.nn import functional
 
-from tfbook.layers import (
+from tfbook.models import (
     ACTIVATIONS,
     FEED_FORWARDS,
     GATES,

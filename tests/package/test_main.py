@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import tfbook.__main__ as command
-from tfbook import tasks
-from tfbook.runs import steps_in
+from tfbook import training
+from tfbook.training import steps_in
 
 SMALL = "--batch 6 --context 13 --layers 1 --d-model 16 --heads 2 --every 2 --quiet".split()
 TEXT = "It is a truth universally acknowledged, that a single man must be in want. " * 17
@@ -71,7 +71,7 @@ def test_a_run_that_was_stopped_goes_on_by_the_name_of_its_folder(lm, monkeypatc
     said = capsys.readouterr().err
     assert "going on after 3 steps" in said and "after 5 of 5 steps" in said
     for a, b in zip(
-        *(tasks.load_run(each)[0].parameters() for each in (whole, parts)), strict=True
+        *(training.load_run(each)[0].parameters() for each in (whole, parts)), strict=True
     ):
         assert torch.equal(a, b)
 
@@ -91,7 +91,7 @@ def test_what_was_trained_writes_and_is_looked_at(lm, capsys):
     assert tfbook("inspect", folder, "--length", 7) == 0
     out, err = capsys.readouterr()
     assert "stack.blocks.0.mixer.scores" in out and "after 3 steps" in err
-    total = f"{tasks.load_run(folder)[0].count_parameters():,}"
+    total = f"{training.load_run(folder)[0].count_parameters():,}"
     assert total in out.splitlines()[-1]
 
 
@@ -121,8 +121,8 @@ def test_a_classifier_is_trained_and_asked(tmp_path, capsys):
 
 
 def test_the_loss_before_training_is_that_of_knowing_nothing():
-    choices = tasks.DEFAULTS["lm"] | {"d_model": 16, "heads": 2, "layers": 1, "context": 31}
-    task = tasks.make_task("lm", choices)
+    choices = training.DEFAULTS["lm"] | {"d_model": 16, "heads": 2, "layers": 1, "context": 31}
+    task = training.make_task("lm", choices)
     n_tokens = task.tokenizer.get_vocab_size()
     found = task.evaluate(task.model.eval())
     assert n_tokens == 63
@@ -148,7 +148,7 @@ def test_the_machine_is_measured(capsys):
 
 
 def test_the_help_explains_every_choice(capsys):
-    for task, choices in tasks.DEFAULTS.items():
+    for task, choices in training.DEFAULTS.items():
         with pytest.raises(SystemExit) as stop:
             tfbook("train", task, "--help")
         assert stop.value.code == 0

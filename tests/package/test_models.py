@@ -12,19 +12,16 @@ from model_properties import CHECKS, B, F, Kit, M, N, V, ids, normal, randomised
 from test_blocks import block_of
 from torch import nn
 
-import tfbook.blocks
-import tfbook.config
-import tfbook.embeddings
-import tfbook.layers
-import tfbook.models
-import tfbook.multihead
-from tfbook.caches import SlidingCache, StaticCache
-from tfbook.config import Patches, TransformerConfig
-from tfbook.masks import causal_mask
-from tfbook.models import build, shift_right
-from tfbook.presets import PRESETS, preset
+import tfbook.attention.multihead
+import tfbook.models.architectures
+import tfbook.models.blocks
+import tfbook.models.config
+import tfbook.models.embeddings
+import tfbook.models.layers
+from tfbook.attention import SlidingCache, StaticCache, causal_mask
+from tfbook.models import PRESETS, Patches, TransformerConfig, build, preset, shift_right
 
-KIT = Kit(tfbook.layers, tfbook.blocks, tfbook.config, tfbook.models, tfbook.multihead)
+KIT = Kit(tfbook.models.layers, tfbook.models.blocks, tfbook.models.config, tfbook.models.architectures, tfbook.attention.multihead)
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -279,17 +276,17 @@ MISTAKES = {
     "shift": (lambda k: k.models.shift_right(T, -1), ValueError, "bos must be at least 0"),
     "shift of one": (lambda k: k.models.shift_right(T[0], 1), ValueError, r"targets\[None\]"),
     "tied without a table": (
-        lambda k: tfbook.embeddings.LanguageHead(3, 5, tied=True)(torch.ones(1, 2, 3)),
+        lambda k: tfbook.models.embeddings.LanguageHead(3, 5, tied=True)(torch.ones(1, 2, 3)),
         ValueError,
         "table is needed",
     ),
     "image": (
-        lambda k: tfbook.embeddings.PatchEmbedding(8, 2, 3, 5)(torch.ones(1, 3, 8, 9)),
+        lambda k: tfbook.models.embeddings.PatchEmbedding(8, 2, 3, 5)(torch.ones(1, 3, 8, 9)),
         ValueError,
         r"\(C, S, S\) = \(3, 8, 8\), got \(1, 3, 8, 9\)",
     ),
     "patch": (
-        lambda k: tfbook.embeddings.PatchEmbedding(8, 3, 3, 5),
+        lambda k: tfbook.models.embeddings.PatchEmbedding(8, 3, 3, 5),
         ValueError,
         "must divide image_size",
     ),

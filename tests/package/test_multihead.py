@@ -30,17 +30,25 @@ from multihead_properties import (
 from torch import nn
 from torch.nn import functional
 
-import tfbook.latent
-import tfbook.multihead
-from tfbook.attention import VARIANTS, attend, attend_rows, attend_topk
-from tfbook.headweights import kept_groups
-from tfbook.layers import RMSNorm
-from tfbook.masks import causal_mask, padding_mask
-from tfbook.multihead import MultiHeadAttention, merge_heads, split_heads
+import tfbook.attention.latent
+import tfbook.attention.multihead
+from tfbook.attention import (
+    VARIANTS,
+    KVState,
+    MultiHeadAttention,
+    attend,
+    attend_rows,
+    attend_topk,
+    causal_mask,
+    kept_groups,
+    merge_heads,
+    padding_mask,
+    split_heads,
+)
+from tfbook.models import RMSNorm
 from tfbook.positions import ALiBi, RotaryPositions, T5Bias
-from tfbook.states import KVState
 
-KIT = Kit(tfbook.multihead, tfbook.latent)
+KIT = Kit(tfbook.attention.multihead, tfbook.attention.latent)
 
 
 @pytest.mark.parametrize("name", CHECKS)

@@ -10,10 +10,9 @@ from learning_properties import CHECKS, PARTS, B, Kit, N, V, ids, normal
 from model_properties import randomised
 from torch.nn import functional
 
-from tfbook import denoising, objectives
-from tfbook.config import TransformerConfig
-from tfbook.models import build
-from tfbook.objectives import Example, causal_loss, cross_entropy, masked_loss, translation_loss
+from tfbook import training
+from tfbook.models import TransformerConfig, build
+from tfbook.training import Example, causal_loss, cross_entropy, masked_loss, translation_loss
 
 NAMES = [name for name, part in PARTS.items() if part in ("objectives", "denoising")]
 
@@ -52,7 +51,7 @@ def test_cross_entropy_is_pytorchs(shape, eps, hidden, reduction):
 
 def test_smoothed_targets_are_what_pytorch_aims_at():
     logits, targets = normal(N, V), ids(N)
-    q = objectives.smooth_targets(targets, V, 0.3).double()
+    q = training.smooth_targets(targets, V, 0.3).double()
     theirs = functional.cross_entropy(logits, targets, label_smoothing=0.3)
     torch.testing.assert_close(functional.cross_entropy(logits, q), theirs, rtol=1e-6, atol=1e-6)
 
@@ -63,7 +62,7 @@ def test_distillation_is_pytorchs_divergence():
         (student / 3).log_softmax(-1), (teacher / 3).softmax(-1), reduction="batchmean"
     )
     torch.testing.assert_close(
-        objectives.distillation(student, teacher, temperature=3.0), 9 * theirs
+        training.distillation(student, teacher, temperature=3.0), 9 * theirs
     )
 
 
@@ -96,7 +95,7 @@ def test_a_decoder_cannot_see_what_it_is_asked_for():
     tokens[0, 1:] = 4
 
     def losses(tokens):
-        inputs, targets = objectives.next_tokens(tokens)
+        inputs, targets = training.next_tokens(tokens)
         return cross_entropy(decoder(inputs)[0], targets, reduction="none")[0]
 
     other = tokens.clone()
@@ -104,8 +103,8 @@ def test_a_decoder_cannot_see_what_it_is_asked_for():
     changed = (losses(other) - losses(tokens)).abs() > 1e-9
     # Token 4 is what place 3 is asked for; from place 4 on it has been read.
     assert changed.tolist() == [False] * 3 + [True] * 3
-    inputs, targets = objectives.next_tokens(tokens)
-    logits = [decoder(x)[0][0, 3] for x in (inputs, objectives.next_tokens(other).inputs)]
+    inputs, targets = training.next_tokens(tokens)
+    logits = [decoder(x)[0][0, 3] for x in (inputs, training.next_tokens(other).inputs)]
     torch.testing.assert_close(*logits)
 
 
@@ -144,7 +143,7 @@ def test_a_masked_model_learns_from_hidden_tokens_with_padding():
     mask = torch.ones(2, N, dtype=torch.bool)
     mask[1, 4:] = False
     tokens[1, 4:] = 0
-    task = denoising.mask_tokens(
+    task = training.mask_tokens(
         tokens,
         mask_id=V - 1,
         vocab_size=V,
@@ -185,14 +184,14 @@ def test_gradients_added_up_over_batches_are_those_of_one_batch():
 )
 def test_any_sequence_is_put_together_again(row, share, mean_length, seed):
     sentinels = range(100, 150)
-    inputs, targets = denoising.corrupt_spans(
+    inputs, targets = training.corrupt_spans(
         row,
         sentinels=sentinels,
         share=share,
         mean_length=mean_length,
         generator=torch.Generator().manual_seed(seed),
     )
-    assert denoising.fill_spans(inputs, targets, sentinels=sentinels) == row
+    assert training.fill_spans(inputs, targets, sentinels=sentinels) == row
     if all(token not in sentinels for token in row):
         extra = len(set(inputs) & set(sentinels))
         assert len(inputs) + len(targets) == len(row) + 2 * extra + 1
@@ -211,13 +210,13 @@ def test_noise_invents_nothing(row, share, seed):
         rest = iter(long)
         return all(token in rest for token in short)
 
-    filled = denoising.infill(row, mask_id=99, share=share, generator=generator)
+    filled = training.infill(row, mask_id=99, share=share, generator=generator)
     assert is_part([token for token in filled if token != 99], row)
     assert len([token for token in filled if token != 99]) == len(row) - round(share * len(row))
-    assert is_part(denoising.delete_tokens(row, share=share, generator=generator), row)
+    assert is_part(training.delete_tokens(row, share=share, generator=generator), row)
     for moved in (
-        denoising.permute_sentences(row, end_id=3, generator=generator),
-        denoising.rotate(row, generator=generator),
+        training.permute_sentences(row, end_id=3, generator=generator),
+        training.rotate(row, generator=generator),
     ):
         assert sorted(moved) == sorted(row)
 
@@ -254,71 +253,71 @@ MISTAKES = {
         "reduction must be one of mean, sum, none, sequences, got 'max'",
     ),
     "smooth targets": (
-        lambda: objectives.smooth_targets(torch.tensor([-100]), 3, 0.1),
+        lambda: training.smooth_targets(torch.tensor([-100]), 3, 0.1),
         ValueError,
         "targets must be from 0 to 2, got -100",
     ),
     "one token": (
-        lambda: objectives.next_tokens(torch.ones(2, 1).long()),
+        lambda: training.next_tokens(torch.ones(2, 1).long()),
         ValueError,
         "tokens must have at least 2 columns",
     ),
     "mask of numbers": (
-        lambda: objectives.next_tokens(torch.ones(2, 3).long(), torch.ones(2, 3)),
+        lambda: training.next_tokens(torch.ones(2, 3).long(), torch.ones(2, 3)),
         TypeError,
         "mask must be boolean with True = token, got torch.float32",
     ),
     "pairs": (
-        lambda: objectives.info_nce(torch.ones(2, 3), torch.ones(3, 3)),
+        lambda: training.info_nce(torch.ones(2, 3), torch.ones(3, 3)),
         ValueError,
         r"a and b must be \(B, D\), got \(2, 3\) and \(3, 3\)",
     ),
     "temperature": (
-        lambda: objectives.info_nce(torch.ones(2, 3), torch.ones(2, 3), temperature=0),
+        lambda: training.info_nce(torch.ones(2, 3), torch.ones(2, 3), temperature=0),
         ValueError,
         "temperature must be finite and above 0, got 0",
     ),
     "teacher of another size": (
-        lambda: objectives.distillation(torch.ones(2, 3), torch.ones(2, 4)),
+        lambda: training.distillation(torch.ones(2, 3), torch.ones(2, 4)),
         ValueError,
         r"teacher must have shape the student's = \(2, 3\), got \(2, 4\)",
     ),
     "all special": (
-        lambda: denoising.mask_tokens(
+        lambda: training.mask_tokens(
             torch.zeros(1, 2).long(), mask_id=2, vocab_size=3, special=(0, 1)
         ),
         ValueError,
         "special must leave an ordinary token",
     ),
     "token out of the vocabulary": (
-        lambda: denoising.mask_tokens(torch.full((1, 2), 7), mask_id=2, vocab_size=3),
+        lambda: training.mask_tokens(torch.full((1, 2), 7), mask_id=2, vocab_size=3),
         ValueError,
         "tokens must be from 0 to 2, got 7 to 7",
     ),
     "few sentinels": (
-        lambda: denoising.corrupt_spans(range(20), sentinels=[90, 91], share=0.5),
+        lambda: training.corrupt_spans(range(20), sentinels=[90, 91], share=0.5),
         ValueError,
         "sentinels must be 4 distinct tokens that do not occur",
     ),
     "sentinels that occur": (
-        lambda: denoising.corrupt_spans(range(20), sentinels=[3, 91]),
+        lambda: training.corrupt_spans(range(20), sentinels=[3, 91]),
         ValueError,
         "that do not occur",
     ),
     "short spans": (
-        lambda: denoising.corrupt_spans(range(20), sentinels=[90, 91], mean_length=0.5),
+        lambda: training.corrupt_spans(range(20), sentinels=[90, 91], mean_length=0.5),
         ValueError,
         "mean_length must be at least 1, got 0.5",
     ),
     "a tensor": (
-        lambda: denoising.rotate(torch.ones(3).long()),
+        lambda: training.rotate(torch.ones(3).long()),
         TypeError,
         "tokens must be a list of integers",
     ),
-    "text": (lambda: denoising.infill("abc", mask_id=1), TypeError, "tokens must be a list of int"),
-    "nothing": (lambda: denoising.rotate([]), ValueError, "tokens must hold at least 1 tokens"),
+    "text": (lambda: training.infill("abc", mask_id=1), TypeError, "tokens must be a list of int"),
+    "nothing": (lambda: training.rotate([]), ValueError, "tokens must hold at least 1 tokens"),
     "all deleted": (
-        lambda: denoising.delete_tokens([1], share=1.0),
+        lambda: training.delete_tokens([1], share=1.0),
         ValueError,
         "share must be from 0 up to below 1, got 1.0",
     ),

@@ -11,12 +11,23 @@ from learning_properties import CHECKS, PARTS, Kit, normal
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from tfbook.models import build
-from tfbook.muon import Muon, muon_groups, orthogonalize
-from tfbook.optimizers import SGD, Adafactor, Adam, AdamW, Lion, RAdam, decay_groups
-from tfbook.presets import preset
-from tfbook.schedules import schedule
-from tfbook.sophia import Sophia, gauss_newton_bartlett, hutchinson
+from tfbook.models import build, preset
+from tfbook.training import (
+    SGD,
+    Adafactor,
+    Adam,
+    AdamW,
+    Lion,
+    Muon,
+    RAdam,
+    Sophia,
+    decay_groups,
+    gauss_newton_bartlett,
+    hutchinson,
+    muon_groups,
+    orthogonalize,
+    schedule,
+)
 
 NAMES = [name for name, part in PARTS.items() if part == "optimizers"]
 SHAPES = [(3, 5), (7,), (2, 3, 5), ()]

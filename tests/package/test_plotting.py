@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tfbook import plotting
-from tfbook.plotting import _look, _maps
+from tfbook.teaching import plotting
+from tfbook.teaching.plotting import _look, _maps
 
 ALT = "Five curves that fall from one towards zero, the steepest first."
 TOKENS = ["the", "cat", "sat"]

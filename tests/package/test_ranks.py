@@ -11,8 +11,7 @@ import pytest
 import runaway
 import torch
 
-from tfbook.ranks import Ranks
-from tfbook.runs import last_checkpoint, steps_in
+from tfbook.training import Ranks, last_checkpoint, steps_in
 
 STEPS = 5
 ROUNDING = 2e-6  # relative; sums of float32 in another order, through five steps of AdamW

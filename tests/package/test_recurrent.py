@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tfbook.masks import padding_mask
+from tfbook.attention import padding_mask
 from tfbook.recurrent import (
     Bidirectional,
     ElmanCell,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 import runaway
 
-from tfbook.runs import last_checkpoint, steps_in
+from tfbook.training import last_checkpoint, steps_in
 
 PROGRAM = str(Path(runaway.__file__))
 STEPS = 7  # with a checkpoint after every second one

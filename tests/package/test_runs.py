@@ -13,10 +13,10 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from tfbook import runs
-from tfbook.runs import (
+from tfbook.training import (
     Checkpoint,
     DamagedCheckpoint,
+    checkpoints,
     last_checkpoint,
     read_checkpoint,
     steps_in,
@@ -72,7 +72,7 @@ nested = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.lists(inner, max_size=3).map(tuple)
-        | st.dictionaries(keys | st.sampled_from(runs.KINDS), inner, max_size=3)
+        | st.dictionaries(keys | st.sampled_from(checkpoints.KINDS), inner, max_size=3)
     ),
     max_leaves=11,
 )
@@ -82,8 +82,8 @@ nested = st.recursive(
 @hypothesis.settings(max_examples=60)
 def test_any_nesting_comes_back(value):
     found = {}
-    packed = json.loads(json.dumps(runs._pack(value, "state", found)))
-    assert same(runs._unpack(packed, found), value)
+    packed = json.loads(json.dumps(checkpoints._pack(value, "state", found)))
+    assert same(checkpoints._unpack(packed, found), value)
 
 
 def test_tensors_that_share_memory_are_written_both(tmp_path):
@@ -224,7 +224,7 @@ def test_where_none_is_whole_that_is_an_error_and_nothing_is_touched(tmp_path):
 
 def test_a_later_format_is_not_gone_back_from(tmp_path):
     write_checkpoint(tmp_path, checkpoint(2))
-    edit(write_checkpoint(tmp_path, checkpoint(3)), format=runs.FORMAT + 1)
+    edit(write_checkpoint(tmp_path, checkpoint(3)), format=checkpoints.FORMAT + 1)
     with pytest.raises(ValueError, match="format 2, and this version of tfbook reads format 1"):
         last_checkpoint(tmp_path)
     assert steps_in(tmp_path) == [2, 3]

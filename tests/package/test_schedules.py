@@ -11,8 +11,7 @@ from learning_properties import CHECKS, PARTS, Kit
 from torch import nn
 from torch.optim import lr_scheduler
 
-from tfbook import schedules
-from tfbook.schedules import SCHEDULES, schedule
+from tfbook.training import SCHEDULES, schedule, schedules
 
 NAMES = [name for name, part in PARTS.items() if part == "schedules"]
 STEPS = 29

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from tfbook.scores import additive_scores, bilinear_scores, masked_softmax
-from tfbook.seq2seq import Decoder, Encoder, Seq2Seq
+from tfbook.attention import additive_scores, bilinear_scores, masked_softmax
+from tfbook.recurrent import Decoder, Encoder, Seq2Seq
 
 KINDS = ("bahdanau", "luong", None)
 ATTENTIVE = ("bahdanau", "luong")

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from tfbook import data, experiments, pretrained
-from tfbook.data.loading import rows
+from tfbook import data, experiments
+from tfbook.data import rows
 from tfbook.experiments import shakespeare
 from tfbook.generation import generate
+from tfbook.pretrained import loading
 
 TEXT = np.array([int(c) for c in "0120123012010220130120310021"])  # an alphabet of four, V = 4
 V = 4
@@ -148,7 +149,7 @@ def log():
 
 @pytest.fixture(scope="module")
 def shipped():
-    return pretrained.load("shakespeare")
+    return loading.load("shakespeare")
 
 
 def test_the_shipped_model_has_the_logged_loss(log, shipped):
@@ -191,14 +192,14 @@ def test_a_changed_file_is_refused(monkeypatch, tmp_path):
         if path.suffix == ".safetensors":
             raw[-1] ^= 1
         (tmp_path / path.name).write_bytes(raw)
-    monkeypatch.setattr(pretrained, "RESULTS", tmp_path)
+    monkeypatch.setattr(loading, "RESULTS", tmp_path)
     with pytest.raises(ValueError, match="shakespeare.safetensors is damaged.*get it anew"):
-        pretrained.load("shakespeare")
+        loading.load("shakespeare")
 
 
 def test_loading_draws_no_random_numbers():
     before = torch.get_rng_state()
-    model = pretrained.load("shakespeare", dtype=torch.bfloat16).model
+    model = loading.load("shakespeare", dtype=torch.bfloat16).model
     assert torch.equal(torch.get_rng_state(), before)
     assert {w.dtype for w in model.parameters()} == {torch.bfloat16} and not model.training
 

@@ -5,10 +5,8 @@ import torch
 from model_properties import randomised
 from torch import nn
 
-from tfbook.config import TransformerConfig
-from tfbook.layers import Residual
-from tfbook.models import build
-from tfbook.skipping import keep_layers, layer_drop, stochastic_depth
+from tfbook.models import Residual, TransformerConfig, build
+from tfbook.training import keep_layers, layer_drop, stochastic_depth
 
 B, N, V, L = 3, 7, 11, 2
 

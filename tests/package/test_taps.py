@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-from tfbook.taps import Tap
+from tfbook.attention import Tap
 
 
 def test_without_a_hook_the_tensor_itself_passes():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from tfbook import data
-from tfbook.tokenizers import (
+from tfbook.data import (
     BOS,
     EOS,
     PAD,

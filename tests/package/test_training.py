@@ -13,13 +13,8 @@ import torch
 from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
-from tfbook import training
-from tfbook.blocks import Block
-from tfbook.config import TransformerConfig
-from tfbook.models import build
-from tfbook.optimizers import Adafactor, AdamW, Lion
-from tfbook.runs import steps_in
-from tfbook.training import attention_entropy, fit
+from tfbook.models import Block, TransformerConfig, build
+from tfbook.training import Adafactor, AdamW, Lion, attention_entropy, fit, processes, steps_in
 
 STEPS = 7
 
@@ -237,7 +232,7 @@ def test_the_place_in_a_list_and_of_a_function_is_kept(tmp_path, batches):
 
 
 def test_each_process_has_random_numbers_of_its_own(monkeypatch):
-    class Second(training.Ranks):
+    class Second(processes.Ranks):
         def __init__(self):
             super().__init__()
             self.rank = 1
@@ -246,7 +241,7 @@ def test_each_process_has_random_numbers_of_its_own(monkeypatch):
         assert torch.initial_seed() == 12
         return squares(model, batch)
 
-    monkeypatch.setattr(training, "Ranks", Second)
+    monkeypatch.setattr(processes, "Ranks", Second)
     simple(*line(), loss=loss, seed=11, steps=1)
 
 

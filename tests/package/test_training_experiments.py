@@ -8,7 +8,7 @@ from torch import nn
 
 from tfbook import data
 from tfbook.experiments import decay, descent, warmup
-from tfbook.schedules import schedule
+from tfbook.training import schedule
 
 
 class Fixed(nn.Module):

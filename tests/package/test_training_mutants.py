@@ -9,11 +9,11 @@ import test_runs
 import test_training
 from fresh import Mutant
 
-import tfbook.runs
+import tfbook.training.checkpoints
 
 MODULES = fresh.needed("training")
 DAMAGE = test_runs.DAMAGES
-RUNS = [name for name in tfbook.runs.__all__ if hasattr(test_runs, name)]
+RUNS = [name for name in tfbook.training.checkpoints.__all__ if hasattr(test_runs, name)]
 BATCHES = "test_the_place_in_a_list_and_of_a_function_is_kept"
 
 # What a parametrized check is called with, behind its folder.

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from tfbook import data, experiments
+from tfbook.data import BOS, EOS, PAD, UNK
 from tfbook.experiments import translation
-from tfbook.seq2seq import Seq2Seq
-from tfbook.tokenizers import BOS, EOS, PAD, UNK
+from tfbook.recurrent import Seq2Seq
 
 PAIRS = data.english_french("test")[:7]
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tfbook import data, experiments, metrics
+from tfbook.data import BOS, EOS
 from tfbook.experiments import translator
-from tfbook.tokenizers import BOS, EOS
 
 PAIRS = [
     ("open the panel", "ouvrez le panneau"),

@@ -5,7 +5,7 @@ import pytest
 import torch
 from attention_properties import Bound
 
-from tfbook import validate
+from tfbook import _checks
 from tfbook.attention import VARIANTS, attend, attention_with, merge_partials
 
 B, H, N, M, D, E = 2, 3, 5, 7, 11, 13
@@ -163,7 +163,7 @@ def test_queries_and_keys_of_different_size_are_refused_where_a_dot_product_is_t
 
 def test_a_padding_mask_without_heads_is_told_what_it_needs():
     with pytest.raises(ValueError, match=r"needs mask\[:, None, :\]"):
-        validate.check_mask(torch.ones(B, M, dtype=torch.bool), (B, N, M))
+        _checks.check_mask(torch.ones(B, M, dtype=torch.bool), (B, N, M))
 
 
 @pytest.mark.untyped
@@ -212,6 +212,6 @@ def test_the_tests_check_the_shapes_in_the_signatures():
         attend(**inputs(v=torch.randn(B, H, M - 1, E)))
 
 
-@pytest.mark.parametrize("check", [validate.check_positive, validate.check_count])
+@pytest.mark.parametrize("check", [_checks.check_positive, _checks.check_count])
 def test_a_good_number_passes(check):
     assert check("number", 3) is None

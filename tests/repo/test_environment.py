@@ -135,9 +135,9 @@ def test_model_packages_are_pinned_and_kept_out_of_the_resolver(wanted, pins):
 
 
 def test_the_model_packages_are_those_that_the_loader_asks_for():
-    from tfbook import modelfiles
+    from tfbook import pretrained
 
-    asked = {modelfiles.PACKAGES[name].requirement for name in modelfiles.PACKAGES}
+    asked = {pretrained.PACKAGES[name].requirement for name in pretrained.PACKAGES}
     assert asked == set(lines("models.txt"))
 
 

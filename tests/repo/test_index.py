@@ -198,7 +198,7 @@ def test_a_claim_knows_its_section_its_topics_and_its_anchor(tmp_path):
 
 @pytest.mark.parametrize(
     "call",
-    ["claim", "claims.claim", "tfbook.claims.claim"],
+    ["claim", "claims.claim", "tfbook.teaching.claims.claim"],
 )
 def test_a_claim_is_found_however_it_is_called(call):
     found, faults, _ = index.claims_of(f"%matplotlib inline\n{call}('a', 'S ' 'T', x, expected=y)")

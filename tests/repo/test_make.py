@@ -29,7 +29,7 @@ class Copy:
         self.root = root
         for name in ("pyproject.toml", "constraints.txt", "models.txt", "_config.yml", "_toc.yml"):
             (root / name).write_text("x\n")
-        for name in ("book/a.md", "book/tools/site.py", "chapters/02_a.ipynb", "tfbook/masks.py"):
+        for name in ("book/a.md", "book/tools/site.py", "chapters/02_a.ipynb", "tfbook/attention/masks.py"):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text("x\n")
         shutil.copy(ROOT / "Makefile", root)
@@ -128,7 +128,7 @@ def test_a_changed_page_is_built_over_the_old_ones(copy, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["_config.yml", "_toc.yml", "book/tools/site.py", "tfbook/masks.py"]
+    "name", ["_config.yml", "_toc.yml", "book/tools/site.py", "tfbook/attention/masks.py"]
 )
 def test_changed_settings_are_built_from_nothing(copy, name):
     copy.make("book")

@@ -152,7 +152,7 @@ def test_faults_stop_the_build(tmp_path):
         "picture without a text that says what it shows: alt=''",
         "picture from another site",
         "no chapter shows a claim 'no-such-claim'",
-        "tfbook.explorables has no 'no_such_figure'",
+        "tfbook.teaching.explorables has no 'no_such_figure'",
         "nowhere",
         "nobody2020",
     ):

@@ -18,23 +18,11 @@ import pytest
 import torch
 
 from book.tools.assets import wrap_modules
-from tfbook import (
-    attention,
-    costs,
-    experiments,
-    explorables,
-    masks,
-    optimizers,
-    positions,
-    relative,
-    rotary,
-    sampling,
-    tokenizers,
-)
-from tfbook.data import word_vectors
-from tfbook.explorables import _bytepairs, _cache, _sampling, _schedules, _softmax
-from tfbook.presets import preset
-from tfbook.tokenizers import BytePairs
+from tfbook import attention, costs, experiments, generation, positions, training
+from tfbook.data import BytePairs, tokenizers, word_vectors
+from tfbook.models import preset
+from tfbook.teaching import explorables
+from tfbook.teaching.explorables import _bytepairs, _cache, _sampling, _schedules, _softmax
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +39,7 @@ def some_weights(*shape, causal=False):
     generator = torch.Generator().manual_seed(len(shape))
     scores = 2 * torch.randn(*shape, generator=generator).double()
     if causal:
-        scores = scores.masked_fill(~masks.causal_mask(shape[-1]), -math.inf)
+        scores = scores.masked_fill(~attention.causal_mask(shape[-1]), -math.inf)
     return scores.softmax(-1)
 
 
@@ -424,7 +412,7 @@ def check_sentence(page, sentence, *, causal=False, padding="none", row=None):
     k = torch.cat([x, x.new_zeros(pads, 24)])
     mask = torch.ones(n, n + pads, dtype=torch.bool)
     if causal:
-        mask = masks.causal_mask(n + pads)[:n]
+        mask = attention.causal_mask(n + pads)[:n]
     if padding == "masked":
         mask = mask & (torch.arange(n + pads) < n)
     output, weights = attention.attend(x, k, k, mask=mask, return_weights=True)
@@ -868,7 +856,7 @@ def check_rope(page, *, m=6, n=2, q_angle=40, k_angle=100, pair=1):
     for row, angle in enumerate((q_angle, k_angle)):
         turn = math.radians(angle)
         vectors[row, 0, 2 * pair : 2 * pair + 2] = double([math.cos(turn), math.sin(turn)])
-    q, k = rotary.apply_rotary(vectors, torch.tensor([[m], [n]]))[:, 0]
+    q, k = positions.apply_rotary(vectors, torch.tensor([[m], [n]]))[:, 0]
     assert value(page, "unrotated") == pytest.approx(
         (vectors[0] @ vectors[1].T).item(), abs=TOLERANCE
     )
@@ -885,8 +873,8 @@ def check_rope(page, *, m=6, n=2, q_angle=40, k_angle=100, pair=1):
     line = page.locator('[data-name="curve"]').get_attribute("points").split()
     heights = [(1 - float(point.split(",")[1]) / 50) * 1.08 for point in line][::4]
     gaps = torch.arange(-40, 41)
-    turned = rotary.apply_rotary(vectors[0].expand(81, 16), gaps.clamp(min=0))
-    others = rotary.apply_rotary(vectors[1].expand(81, 16), (-gaps).clamp(min=0))
+    turned = positions.apply_rotary(vectors[0].expand(81, 16), gaps.clamp(min=0))
+    others = positions.apply_rotary(vectors[1].expand(81, 16), (-gaps).clamp(min=0))
     assert heights == pytest.approx((turned * others).sum(1).tolist(), abs=1e-6)
 
 
@@ -965,11 +953,11 @@ def check_bias(page, scheme, *, head=0, distance=-12, both=False, reach=64, head
     deltas = torch.arange(-reach, reach + 1 if both else 1)
     how = {"bidirectional": both, "n_buckets": count, "max_distance": furthest}
     index = {
-        "t5": relative.t5_bucket(deltas, **how),
-        "shaw": relative.shaw_clip(deltas, clip) - clip,
+        "t5": positions.t5_bucket(deltas, **how),
+        "shaw": positions.shaw_clip(deltas, clip) - clip,
     }.get(scheme)
     if scheme == "alibi":
-        slope = relative.alibi_slopes(heads)[head]
+        slope = positions.alibi_slopes(heads)[head]
         bias = -slope * deltas.abs().double()
         assert value(page, "slope") == pytest.approx(slope, rel=1e-9)
     elif scheme == "none":
@@ -1248,7 +1236,7 @@ def check_next(page, prompt=0, *, seed=0, draws=0, rows=12, **cuts):
     cuts = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | cuts
     entries = _sampling.entries_of(NEXT[prompt])
     logs = torch.cat([torch.full((c,), x, dtype=torch.double) for c, x in entries])
-    logits = sampling.warp(
+    logits = generation.warp(
         logs,
         temperature=cuts["temperature"],
         top_k=cuts["top_k"] or None,
@@ -1257,7 +1245,7 @@ def check_next(page, prompt=0, *, seed=0, draws=0, rows=12, **cuts):
     )
     before, after = logs.softmax(0), logits.softmax(0)
     uniform = torch.tensor(_sampling.uniforms(seed, draws), dtype=torch.double)
-    ids = sampling.draw(logits.expand(draws, -1), uniform)
+    ids = generation.draw(logits.expand(draws, -1), uniform)
     times = ids.bincount(minlength=len(logs))
     for name, column in (("before", before), ("after", after), ("drawn", times)):
         column = column.double()
@@ -1604,11 +1592,11 @@ def package_path(kind, rate, now):
     common = {"lr": rate, "weight_decay": now["weight_decay"]}
     betas = {"betas": (now["momentum"], now["beta2"])}
     optimizer = {
-        "sgd": lambda: optimizers.SGD([w], **common),
-        "momentum": lambda: optimizers.SGD([w], momentum=now["momentum"], **common),
-        "adam": lambda: optimizers.Adam([w], **common, **betas),
-        "adamw": lambda: optimizers.AdamW([w], **common, **betas),
-        "lion": lambda: optimizers.Lion([w], **common, **betas),
+        "sgd": lambda: training.SGD([w], **common),
+        "momentum": lambda: training.SGD([w], momentum=now["momentum"], **common),
+        "adam": lambda: training.Adam([w], **common, **betas),
+        "adamw": lambda: training.AdamW([w], **common, **betas),
+        "lion": lambda: training.Lion([w], **common, **betas),
     }[kind]()
     chance = (2 * double(_sampling.uniforms(now["seed"], 400)) - 1).reshape(200, 2)
     path = [w.tolist()]
@@ -2144,7 +2132,7 @@ def check_chapter_of_positions(page):
     check_waves(page.locator('[data-module="encoding_wavelengths"]'))
     check_rope(page.locator('[data-module="rope_rotation"]'))
     biases = page.locator('[data-module="relative_bias_shapes"]')
-    assert value(biases, "bucket") == relative.t5_bucket(
+    assert value(biases, "bucket") == positions.t5_bucket(
         torch.tensor([-12]), bidirectional=False, n_buckets=16, max_distance=32
     )
 

@@ -18,7 +18,8 @@ import nbformat
 import pytest
 import torch
 
-from tfbook import attention, explorables
+from tfbook import attention
+from tfbook.teaching import explorables
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from book.tools import assets, pages, site
-from tfbook import explorables
+from tfbook.teaching import explorables
 
 WORDS = set(re.findall(r"[\w-]+", '<div class="kept" id="here">'))
 

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from tfbook.validate import (
+from tfbook._checks import (
     check_count,
     check_float,
     check_ids,
@@ -56,7 +56,7 @@ def drop_words(
     Args:
         ids: (B, N).
         rate: chance of a token to go, from 0 up to below 1.
-        replacement: what it becomes, such as ``tfbook.tokenizers.UNK``.
+        replacement: what it becomes, such as ``tfbook.data.UNK``.
         keep: tokens that stay, such as padding and the ends of a sentence.
         generator: of what is drawn.
 

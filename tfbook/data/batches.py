@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tfbook.validate import check_bool, check_count
+from tfbook._checks import check_bool, check_count
 
 __all__ = [
     "Packed",
@@ -203,7 +203,7 @@ class Packed(NamedTuple):
     Attributes:
         tokens: (B, N), filled up with padding.
         documents: (B, N), which document of its row a position belongs to, from 0, and −1 for
-            padding: for :func:`tfbook.masks.document_mask`.
+            padding: for :func:`tfbook.attention.document_mask`.
         positions: (B, N), places within the document, from 0; 0 for padding.
     """
 

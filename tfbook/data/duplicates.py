@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from tfbook.validate import check_count
+from tfbook._checks import check_count
 
 __all__ = ["bands_for", "jaccard", "minhash", "near_duplicates", "shingles", "without_duplicates"]
 

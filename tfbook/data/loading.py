@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tfbook.validate import check_count, check_tensor
+from tfbook._checks import check_count, check_tensor
 
 __all__ = ["Loader", "Windows", "rows", "seeded"]
 

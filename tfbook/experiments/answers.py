@@ -25,10 +25,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from tfbook import generation, pretrained
-from tfbook.optimizers import decay_groups
-from tfbook.schedules import schedule
-from tfbook.tokenizers import pad_batch
-from tfbook.training import fit
+from tfbook.data import pad_batch
+from tfbook.training import decay_groups, fit, schedule
 
 __all__ = ["SMOKE", "Example", "Reader", "Span", "best_span", "examples", "run", "same", "show"]
 

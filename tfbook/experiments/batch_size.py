@@ -23,10 +23,8 @@ from torch import nn
 from torch.nn import functional
 
 from tfbook import data
-from tfbook.config import TransformerConfig
-from tfbook.data.loading import Windows, rows
-from tfbook.models import build
-from tfbook.tokenizers import char_tokenizer
+from tfbook.data import Windows, char_tokenizer, rows
+from tfbook.models import TransformerConfig, build
 
 __all__ = ["SMOKE", "fit_steps", "model", "noise_scale", "run"]
 

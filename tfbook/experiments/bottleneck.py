@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tfbook.seq2seq import Seq2Seq
+from tfbook.recurrent import Seq2Seq
 
 __all__ = ["MODELS", "SMOKE", "accuracy", "batch_of", "run", "train"]
 

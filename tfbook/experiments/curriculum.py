@@ -17,12 +17,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from tfbook import data
-from tfbook.config import TransformerConfig
-from tfbook.data.batches import competence, easiest
-from tfbook.data.loading import seeded
-from tfbook.models import build
-from tfbook.objectives import IGNORE
-from tfbook.tokenizers import char_tokenizer
+from tfbook.data import char_tokenizer, competence, easiest, seeded
+from tfbook.models import TransformerConfig, build
+from tfbook.training import IGNORE
 
 __all__ = ["ORDERS", "SMOKE", "collate", "digits", "draw", "reviews", "run"]
 

@@ -14,10 +14,9 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from tfbook.data.loading import rows
+from tfbook.data import rows
 from tfbook.experiments.warmup import BETAS, batches, begin, letters
-from tfbook.objectives import causal_loss
-from tfbook.schedules import schedule
+from tfbook.training import causal_loss, schedule
 
 __all__ = ["CURVES", "SMOKE", "run", "train"]
 

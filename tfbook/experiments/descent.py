@@ -22,13 +22,24 @@ from functools import partial
 import torch
 from torch import nn
 
-from tfbook.data.loading import rows
+from tfbook.data import rows
 from tfbook.experiments.warmup import batches, begin, letters
-from tfbook.muon import Muon, muon_groups
-from tfbook.objectives import causal_loss, cross_entropy, next_tokens
-from tfbook.optimizers import SGD, Adafactor, Adam, Lion, RAdam, Written
-from tfbook.schedules import schedule
-from tfbook.sophia import Sophia, gauss_newton_bartlett
+from tfbook.training import (
+    SGD,
+    Adafactor,
+    Adam,
+    Lion,
+    Muon,
+    RAdam,
+    Sophia,
+    Written,
+    causal_loss,
+    cross_entropy,
+    gauss_newton_bartlett,
+    muon_groups,
+    next_tokens,
+    schedule,
+)
 
 __all__ = ["OPTIMIZERS", "SMOKE", "run", "train"]
 

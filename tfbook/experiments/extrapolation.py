@@ -33,8 +33,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tfbook.attention import MultiHeadAttention
 from tfbook.data import shakespeare
-from tfbook.multihead import MultiHeadAttention
 from tfbook.positions import (
     ALiBi,
     ConcatenatedPositions,

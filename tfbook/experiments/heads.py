@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tfbook import data, experiments
-from tfbook.explorables import pack_weights
-from tfbook.multihead import MultiHeadAttention
+from tfbook.attention import MultiHeadAttention
+from tfbook.teaching.explorables import pack_weights
 
 __all__ = [
     "SMOKE",
@@ -168,7 +168,7 @@ def read_passages(model: CharacterModel, characters: str) -> list[dict]:
     """Let the model read a few held-out passages of 60 characters; keep all weights, packed.
 
     Returns:
-        Dictionaries as :func:`tfbook.explorables.head_viewer` takes them.
+        Dictionaries as :func:`tfbook.teaching.explorables.head_viewer` takes them.
     """
     held_out, found = data.shakespeare("valid"), []
     for start in PASSAGES:

@@ -21,8 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tfbook.config import TransformerConfig
-from tfbook.models import build
+from tfbook.models import TransformerConfig, build
 
 __all__ = ["SMOKE", "Regressor", "least_squares", "problems", "run"]
 

@@ -17,11 +17,9 @@ from torch import nn
 from torch.nn import functional
 
 from tfbook import data
-from tfbook.config import TransformerConfig
-from tfbook.data.loading import Windows, rows
-from tfbook.models import build
-from tfbook.skipping import keep_layers, layer_drop, stochastic_depth
-from tfbook.tokenizers import char_tokenizer
+from tfbook.data import Windows, char_tokenizer, rows
+from tfbook.models import TransformerConfig, build
+from tfbook.training import keep_layers, layer_drop, stochastic_depth
 
 __all__ = ["SMOKE", "WAYS", "run", "spread"]
 

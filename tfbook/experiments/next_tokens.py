@@ -11,7 +11,7 @@ Explained in: chapters/12_generation, section "Choosing the next token".
 import torch
 
 from tfbook import pretrained
-from tfbook.explorables import pack_next_tokens
+from tfbook.teaching.explorables import pack_next_tokens
 
 __all__ = ["PROMPTS", "SMOKE", "run"]
 

@@ -20,11 +20,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from tfbook import data
-from tfbook.config import TransformerConfig
-from tfbook.data.batches import bucketed
-from tfbook.data.loading import seeded
-from tfbook.models import build
-from tfbook.tokenizers import BOS, PAD, pad_batch, word_tokenizer
+from tfbook.data import BOS, PAD, bucketed, pad_batch, seeded, word_tokenizer
+from tfbook.models import TransformerConfig, build
 
 __all__ = ["HELP", "SMOKE", "bins", "calibration_error", "fit_temperature", "run"]
 

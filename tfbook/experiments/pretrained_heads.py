@@ -11,7 +11,7 @@ Explained in: chapters/03_multi_head, section "What the heads of a small model d
 import torch
 
 from tfbook import pretrained
-from tfbook.explorables import pack_weights
+from tfbook.teaching.explorables import pack_weights
 
 __all__ = ["MODELS", "SMOKE", "TEXTS", "read", "run"]
 

@@ -15,11 +15,8 @@ import torch
 from torch.nn import functional
 
 from tfbook import data
-from tfbook.config import TransformerConfig
-from tfbook.data.batches import shuffled
-from tfbook.data.loading import Loader, rows
-from tfbook.models import build
-from tfbook.tokenizers import char_tokenizer
+from tfbook.data import Loader, char_tokenizer, rows, shuffled
+from tfbook.models import TransformerConfig, build
 
 __all__ = ["SMOKE", "run"]
 

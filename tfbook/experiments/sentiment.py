@@ -31,12 +31,8 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 from tfbook import experiments, pretrained
-from tfbook.data import movie_sentiment
-from tfbook.data.batches import bucketed
-from tfbook.optimizers import decay_groups
-from tfbook.schedules import schedule
-from tfbook.tokenizers import pad_batch
-from tfbook.training import fit
+from tfbook.data import bucketed, movie_sentiment, pad_batch
+from tfbook.training import decay_groups, fit, schedule
 
 __all__ = ["SMOKE", "SURE", "Classifier", "masked_mean", "run", "sentences", "trained"]
 

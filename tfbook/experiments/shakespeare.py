@@ -37,18 +37,11 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from tfbook import data
-from tfbook.config import TransformerConfig
-from tfbook.data.loading import Windows, rows
+from tfbook.data import Windows, char_tokenizer, rows
 from tfbook.generation import generate
-from tfbook.modelfiles import cache_folder
-from tfbook.models import build
-from tfbook.muon import Muon, muon_groups
-from tfbook.objectives import causal_loss
-from tfbook.optimizers import decay_groups
-from tfbook.runs import steps_in
-from tfbook.schedules import schedule
-from tfbook.tokenizers import char_tokenizer
-from tfbook.training import fit
+from tfbook.models import TransformerConfig, build
+from tfbook.pretrained import cache_folder
+from tfbook.training import Muon, causal_loss, decay_groups, fit, muon_groups, schedule, steps_in
 
 __all__ = ["RECIPES", "SMOKE", "CharacterLSTM", "Recipe", "kneser_ney", "make_model", "run"]
 

@@ -23,11 +23,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tfbook.config import TransformerConfig
-from tfbook.models import ModelState, build
-from tfbook.schedules import schedule
-from tfbook.tokenizers import BOS, EOS, PAD, SPECIALS, pad_batch
-from tfbook.training import fit
+from tfbook.data import BOS, EOS, PAD, SPECIALS, pad_batch
+from tfbook.models import ModelState, TransformerConfig, build
+from tfbook.training import fit, schedule
 
 __all__ = ["SMOKE", "Summariser", "overlap", "report", "run"]
 

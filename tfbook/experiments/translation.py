@@ -22,9 +22,8 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from tfbook import experiments
-from tfbook.data import english_french
-from tfbook.seq2seq import Seq2Seq
-from tfbook.tokenizers import BOS, EOS, PAD, SPECIALS, UNK, pad_batch, word_tokenizer
+from tfbook.data import BOS, EOS, PAD, SPECIALS, UNK, english_french, pad_batch, word_tokenizer
+from tfbook.recurrent import Seq2Seq
 
 __all__ = ["SMOKE", "batch_of", "run", "tokenizers", "trained", "translate"]
 

@@ -27,20 +27,23 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from tfbook import experiments
-from tfbook.beam import beam_search
-from tfbook.config import TransformerConfig
-from tfbook.data import english_french
-from tfbook.data.batches import bucketed
-from tfbook.data.loading import Loader
+from tfbook.data import (
+    BOS,
+    EOS,
+    PAD,
+    UNK,
+    Loader,
+    bucketed,
+    byte_pair_tokenizer,
+    english_french,
+    pad_batch,
+)
 from tfbook.experiments import translation
-from tfbook.generation import generate
+from tfbook.generation import beam_search, generate
 from tfbook.metrics import bleu, chrf
-from tfbook.models import Transformer, build
-from tfbook.objectives import translation_loss
-from tfbook.schedules import schedule
-from tfbook.seq2seq import Seq2Seq
-from tfbook.tokenizers import BOS, EOS, PAD, UNK, byte_pair_tokenizer, pad_batch
-from tfbook.training import fit
+from tfbook.models import Transformer, TransformerConfig, build
+from tfbook.recurrent import Seq2Seq
+from tfbook.training import fit, schedule, translation_loss
 
 __all__ = ["SMOKE", "alignment", "make_tokenizer", "run", "trained", "translate", "words"]
 
@@ -104,7 +107,7 @@ def translate(
         tokenizer: of both languages.
         sentences: English.
         n_beams: 1 is greedy.
-        length_penalty: see :func:`tfbook.beam.beam_search`.
+        length_penalty: see :func:`tfbook.generation.beam_search`.
         most: tokens of a translation.
 
     Returns:

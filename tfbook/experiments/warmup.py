@@ -22,12 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from tfbook import data
-from tfbook.config import TransformerConfig
-from tfbook.data.loading import Windows, rows
-from tfbook.models import build
-from tfbook.objectives import causal_loss
-from tfbook.schedules import schedule
-from tfbook.training import attention_entropy
+from tfbook.data import Windows, rows
+from tfbook.models import TransformerConfig, build
+from tfbook.training import attention_entropy, causal_loss, schedule
 
 __all__ = ["SMOKE", "WAYS", "batches", "begin", "letters", "run", "train"]
 

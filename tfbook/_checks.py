@@ -1,0 +1,426 @@
+"""Checks for public entries: one clear message for each kind of bad input.
+
+Every message names the argument, says what was given and what was wanted. The checks read shapes,
+dtypes and devices only, never values, so they cost a few microseconds and work under
+``torch.compile`` and ``torch.vmap``.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+Shape = tuple[int, ...]
+
+
+def check_tensor(name: str, value: object, *, min_dims: int = 0) -> None:
+    """Raise unless ``value`` is a tensor of at least ``min_dims`` dimensions.
+
+    Raises:
+        TypeError: if it is not a tensor.
+        ValueError: if it has too few dimensions.
+    """
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+    if value.ndim < min_dims:
+        raise ValueError(
+            f"{name} needs at least {min_dims} dimensions, got shape {tuple(value.shape)}"
+        )
+
+
+def check_float(name: str, value: object, *, min_dims: int = 0) -> None:
+    """Raise unless ``value`` is a real floating-point tensor of at least ``min_dims`` dimensions.
+
+    Raises:
+        TypeError: if it is not a tensor or its dtype is not floating point.
+        ValueError: if it has too few dimensions.
+    """
+    if isinstance(value, Tensor) and value.is_floating_point() and value.ndim >= min_dims:
+        return  # the usual case, and a fast one
+    check_tensor(name, value, min_dims=min_dims)
+    if not value.is_floating_point():
+        raise TypeError(
+            f"{name} must have a floating-point dtype, got {value.dtype}; "
+            f"convert it with {name}.float()"
+        )
+
+
+def check_bool(name: str, value: object) -> None:
+    """Raise TypeError unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
+
+
+def check_positive(name: str, value: object) -> None:
+    """Raise unless ``value`` is a finite number above zero.
+
+    Raises:
+        TypeError: if it is not a Python number.
+        ValueError: if it is zero, negative, infinite or NaN.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be finite and above 0, got {value}")
+
+
+def check_rate(name: str, value: object) -> None:
+    """Raise unless ``value`` is a probability of dropping something: from 0 up to below 1.
+
+    Raises:
+        TypeError: if it is not a Python number.
+        ValueError: if it is negative, NaN, or 1 or more, where nothing would be left.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be from 0 up to below 1, got {value}")
+
+
+def check_count(name: str, value: object, *, minimum: int = 0) -> None:
+    """Raise unless ``value`` is an integer of at least ``minimum``.
+
+    Raises:
+        TypeError: if it is not an integer.
+        ValueError: if it is below the minimum.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value}")
+
+
+def check_even(name: str, value: object) -> None:
+    """Raise unless ``value`` is an even integer of at least 2.
+
+    Raises:
+        TypeError: if it is not an integer.
+        ValueError: if it is odd or below 2.
+    """
+    check_count(name, value, minimum=2)
+    if value % 2:
+        raise ValueError(f"{name} must be even, its numbers are taken in pairs, got {value}")
+
+
+def check_positions(
+    name: str,
+    value: object,
+    *,
+    shape: Sequence[int | None] | None = None,
+    device: torch.device | None = None,
+    whole: bool = True,
+) -> None:
+    """Raise unless ``value`` holds positions, as integers or with ``whole=False`` as real numbers.
+
+    With ``shape``, that of the tokens (B, ..., N), they must have shape (N,) or (B, N); None for N
+    leaves the length open.
+
+    Raises:
+        TypeError: if it is not a tensor of such numbers.
+        ValueError: if its shape does not fit, or it lies on another device.
+    """
+    check_tensor(name, value)
+    if value.dtype == torch.bool or value.is_complex() or (whole and value.is_floating_point()):
+        wanted = "integers" if whole else "integers or real numbers"
+        raise TypeError(f"{name} must be {wanted}, got {value.dtype}")
+    if device is not None and value.device != device:
+        raise ValueError(
+            f"{name} must be on the device of the tokens, {device}, got {value.device}"
+        )
+    if shape is None:
+        return
+    *batch, n = shape
+    long_enough = value.ndim > 0 and n in (None, value.shape[-1])
+    fits = value.ndim == 1 or (value.ndim == 2 and batch and value.shape[0] in (1, batch[0]))
+    if not (long_enough and fits):
+        length = "N" if n is None else n
+        each = f" or (B, N) = ({batch[0]}, {length})" if batch else ""
+        raise ValueError(
+            f"{name} must have shape (N,) = ({length},){each}, got {tuple(value.shape)}"
+        )
+
+
+def check_ids(name: str, value: object, below: int | None = None) -> None:
+    """Raise unless ``value`` holds numbers of tokens, integers (B, N), none of them missing.
+
+    With ``below`` they must lie in 0 … below − 1. This looks at values, which would make a GPU
+    wait and cannot be done in a compiled graph; there the lookup itself refuses.
+
+    Raises:
+        TypeError: if it is not a tensor of integers.
+        ValueError: if it is empty, has another shape, or a number is out of range.
+    """
+    check_tensor(name, value)
+    if value.dtype == torch.bool or value.is_floating_point() or value.is_complex():
+        raise TypeError(f"{name} must be integers, got {value.dtype}")
+    if value.ndim != 2:
+        hint = f"; for a single sequence pass {name}[None]" if value.ndim == 1 else ""
+        raise ValueError(f"{name} must have shape (B, N), got {tuple(value.shape)}{hint}")
+    if 0 in value.shape:
+        raise ValueError(f"{name} must not be empty, got shape {tuple(value.shape)}")
+    if below is None or value.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    lowest, highest = (int(end) for end in value.aminmax())
+    if lowest < 0 or highest >= below:
+        raise ValueError(f"{name} must be from 0 to {below - 1}, got {lowest} to {highest}")
+
+
+def check_window(window: object, causal: bool) -> None:
+    """Raise unless ``window`` is None, or an integer of at least 1 and the attention causal.
+
+    Raises:
+        TypeError: if it is not an integer.
+        ValueError: if it is below 1, or the attention sees the future.
+    """
+    if window is None:
+        return
+    check_count("window", window, minimum=1)
+    if not causal:
+        raise ValueError("window counts keys back from the query, so it needs causal=True")
+
+
+def check_names(name: str, value: object, known: Sequence[str]) -> frozenset[str]:
+    """Return the chosen ones of the known names: all for True, none for False.
+
+    Raises:
+        ValueError: if ``value`` is neither a boolean nor a collection of known names.
+    """
+    if isinstance(value, bool):
+        return frozenset(known if value else ())
+    fits = isinstance(value, Collection) and not isinstance(value, str)
+    if not fits or not all(each in known for each in value):
+        raise ValueError(f"{name} must be True, False or names out of {known}, got {value!r}")
+    return frozenset(value)
+
+
+def check_heads(
+    d_model: object, n_heads: object, n_kv_heads: object, d_head: object, d_value: object
+) -> tuple[int, int, int]:
+    """Check the sizes of multi-head attention and return n_kv_heads, d_head and d_value.
+
+    None stands for the usual ones: n_heads, d_model / n_heads and d_head.
+
+    Raises:
+        TypeError: if a size is not an integer.
+        ValueError: if a size is below 1, or one does not divide another that it must.
+    """
+    check_count("d_model", d_model, minimum=1)
+    check_count("n_heads", n_heads, minimum=1)
+    n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+    check_count("n_kv_heads", n_kv_heads, minimum=1)
+    if n_heads % n_kv_heads:
+        raise ValueError(f"n_kv_heads must divide n_heads, got {n_kv_heads} and {n_heads}")
+    if d_head is None and d_model % n_heads:
+        raise ValueError(
+            f"n_heads must divide d_model, got {n_heads} and {d_model}; "
+            "or choose the size of a head with d_head="
+        )
+    d_head = d_model // n_heads if d_head is None else d_head
+    d_value = d_head if d_value is None else d_value
+    check_count("d_head", d_head, minimum=1)
+    check_count("d_value", d_value, minimum=1)
+    return n_kv_heads, d_head, d_value
+
+
+def check_head_mask(head_mask: object, n_heads: int) -> None:
+    """Raise unless ``head_mask`` holds a factor or a boolean for each head.
+
+    Raises:
+        TypeError: if it is not such a tensor.
+        ValueError: if it has another shape.
+    """
+    check_tensor("head_mask", head_mask)
+    if not (head_mask.is_floating_point() or head_mask.dtype == torch.bool):
+        raise TypeError(f"head_mask must be floating point or boolean, got {head_mask.dtype}")
+    check_shape("head_mask", head_mask, (n_heads,), "(H,)")
+
+
+def check_memory(d_memory: object) -> tuple[int, int]:
+    """Check the size of a memory's rows, or the two for keys and values, and return both.
+
+    Raises:
+        TypeError: if a size is not an integer.
+        ValueError: if a size is below 1, or there are not two.
+    """
+    sizes = d_memory if isinstance(d_memory, tuple) else (d_memory, d_memory)
+    if len(sizes) != 2:
+        raise ValueError(f"d_memory must be a size or a pair of sizes, got {d_memory}")
+    for size in sizes:
+        check_count("d_memory", size, minimum=1)
+    return sizes
+
+
+def check_shape(name: str, value: Tensor, wanted: Sequence[int], letters: str) -> None:
+    """Raise ValueError unless ``value`` has exactly the shape ``wanted``, described by letters."""
+    if tuple(value.shape) != tuple(wanted):
+        raise ValueError(
+            f"{name} must have shape {letters} = {tuple(wanted)}, got {tuple(value.shape)}"
+        )
+
+
+def check_rows(name: str, value: object, weight: Tensor) -> None:
+    """Raise unless ``value`` is a batch of sequences, (B, N, D), that a weight (…, D) can take.
+
+    Raises:
+        TypeError: if it is not a floating-point tensor of the weight's dtype.
+        ValueError: if it has another shape, or lies on another device.
+    """
+    check_float(name, value)
+    if value.ndim != 3 or value.shape[-1] != weight.shape[-1]:
+        hint = f"; for a single sequence pass {name}[None]" if value.ndim == 2 else ""
+        raise ValueError(
+            f"{name} must have shape (B, N, {weight.shape[-1]}), got {tuple(value.shape)}{hint}"
+        )
+    check_same(**{name: value, "the weights": weight})
+
+
+def check_same(**tensors: Tensor) -> None:
+    """Raise unless all named tensors share one device and one dtype.
+
+    Under autocast different floating dtypes may meet, as they do in PyTorch's own operations.
+
+    Raises:
+        TypeError: if two dtypes differ.
+        ValueError: if two devices differ.
+    """
+    (first, one), *rest = tensors.items()
+    if all([other.device == one.device and other.dtype == one.dtype for _, other in rest]):
+        return  # the usual case, and a fast one
+    for name, other in rest:
+        if other.device != one.device:
+            raise ValueError(
+                f"{first} and {name} must be on the same device, "
+                f"got {one.device} and {other.device}"
+            )
+        if other.dtype != one.dtype and not torch.is_autocast_enabled(one.device.type):
+            raise TypeError(
+                f"{first} and {name} must have the same dtype, got {one.dtype} and {other.dtype}"
+            )
+
+
+def broadcast_batch(**shapes: Sequence[int]) -> Shape:
+    """Return the broadcast of the named leading dimensions.
+
+    Raises:
+        ValueError: if they do not broadcast.
+    """
+    given = [tuple(shape) for shape in shapes.values()]
+    if given and all(shape == given[0] for shape in given):  # the usual case, and a fast one
+        return given[0]
+    try:
+        return tuple(torch.broadcast_shapes(*given))
+    except RuntimeError:
+        listing = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+        raise ValueError(f"leading dimensions do not broadcast: {listing}") from None
+
+
+def check_mask(
+    mask: object, scores_shape: Sequence[int], *, device: torch.device | None = None
+) -> None:
+    """Raise unless ``mask`` is boolean and broadcasts to the scores, (..., n, m).
+
+    Raises:
+        TypeError: if it is not a boolean tensor.
+        ValueError: if its shape does not broadcast, or it lies on another device.
+    """
+    check_tensor("mask", mask)
+    if mask.dtype != torch.bool:
+        raise TypeError(
+            f"mask must be boolean with True = allowed, got {mask.dtype}; turn an additive mask "
+            "into a boolean one with tfbook.attention.to_boolean, or pass numbers as bias="
+        )
+    _check_broadcasts("mask", mask, tuple(scores_shape), device)
+
+
+def check_bias(
+    bias: object, scores_shape: Sequence[int], *, device: torch.device | None = None
+) -> None:
+    """Raise unless ``bias`` is floating point and broadcasts to the scores, (..., n, m).
+
+    Raises:
+        TypeError: if it is not a floating-point tensor.
+        ValueError: if its shape does not broadcast, or it lies on another device.
+    """
+    check_tensor("bias", bias)
+    if not bias.is_floating_point():
+        raise TypeError(
+            f"bias must have a floating-point dtype, got {bias.dtype}; pass booleans as mask="
+        )
+    _check_broadcasts("bias", bias, tuple(scores_shape), device)
+
+
+def check_attention(
+    q: object,
+    k: object,
+    v: object,
+    *,
+    mask: object = None,
+    bias: object = None,
+    causal: object = False,
+    scale: object = None,
+    same_depth: bool = True,
+) -> Shape:
+    """Check every argument of an attention call and return the shape of its scores, (..., n, m).
+
+    Shapes: q (..., n, d_q), k (..., m, d_k), v (..., m, d_v); mask and bias broadcast to
+    (..., n, m). With ``same_depth`` d_q and d_k must be equal, as a dot product needs.
+
+    Raises:
+        TypeError: for a non-tensor, an integer tensor, mixed dtypes, a mask that is not boolean.
+        ValueError: for a wrong rank, shape, device or scale.
+    """
+    for name, value in (("q", q), ("k", k), ("v", v)):
+        check_float(name, value, min_dims=2)
+    check_same(q=q, k=k, v=v)
+    if k.shape[-2] != v.shape[-2]:
+        raise ValueError(
+            "k and v must have the same number of rows (one value for each key), got "
+            f"k {tuple(k.shape)} and v {tuple(v.shape)}"
+        )
+    if same_depth and q.shape[-1] != k.shape[-1]:
+        raise ValueError(
+            "q and k must have the same last dimension for a dot product, got "
+            f"q {tuple(q.shape)} and k {tuple(k.shape)}"
+        )
+    batch = broadcast_batch(q=q.shape[:-2], k=k.shape[:-2], v=v.shape[:-2])
+    scores_shape = (*batch, q.shape[-2], k.shape[-2])
+    if mask is not None:
+        check_mask(mask, scores_shape, device=q.device)
+    if bias is not None:
+        check_bias(bias, scores_shape, device=q.device)
+        check_same(q=q, bias=bias)
+    check_bool("causal", causal)
+    if scale is not None:
+        check_positive("scale", scale)
+    return scores_shape
+
+
+def _check_broadcasts(
+    name: str, value: Tensor, scores_shape: Shape, device: torch.device | None
+) -> None:
+    if device is not None and value.device != device:
+        raise ValueError(f"{name} must be on the device of q, {device}, got {value.device}")
+    shape = tuple(value.shape)
+    padded = (1,) * (len(scores_shape) - len(shape)) + shape
+    fits = len(padded) == len(scores_shape) and all(
+        size in (1, wanted) for size, wanted in zip(padded, scores_shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"{name} must broadcast to the scores, (..., n, m) = {scores_shape}, got {shape}"
+            + _hint(name, shape, scores_shape)
+        )
+
+
+def _hint(name: str, shape: Shape, scores_shape: Shape) -> str:
+    """Guess what was meant by a mask that does not fit."""
+    *batch, n, m = scores_shape
+    if batch and shape == (batch[0], m):
+        missing = ", ".join([":"] + ["None"] * len(batch) + [":"])
+        return f"; one row for each sequence of the batch needs {name}[{missing}]"
+    if len(batch) == 2 and len(shape) == 3 and shape[0] == batch[0] and shape[-1] == m:
+        return f"; add a head dimension with {name}.unsqueeze(1)"
+    if shape[-2:] == (m, n):
+        return f"; queries come before keys, try {name}.mT"
+    return ""

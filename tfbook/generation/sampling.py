@@ -1,0 +1,318 @@
+"""From the logits of the next token to a choice: reshape the distribution, then draw.
+
+Each function takes logits (B, V) and returns logits (B, V), so they compose like the steps of a
+recipe: :func:`repetition_penalty`, :func:`temperature`, :func:`top_k`, :func:`top_p`,
+:func:`min_p`. A token that is cut gets −∞, which a softmax turns into probability 0. :func:`warp`
+applies those asked for in this order, and :func:`draw` picks a token.
+
+Explained in: chapters/12_generation, section "Choosing the next token".
+"""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tfbook._checks import check_count, check_float, check_positive, check_tensor
+
+__all__ = [
+    "draw",
+    "greedy",
+    "min_p",
+    "repetition_penalty",
+    "temperature",
+    "top_k",
+    "top_p",
+    "warp",
+]
+
+
+def temperature(logits: Float[Tensor, "*B V"], value: float) -> Float[Tensor, "*B V"]:
+    """Divide the logits: below 1 the likely tokens gain, above 1 the unlikely ones.
+
+    p_i ∝ exp(logit_i / T). T → 0 is the greedy choice, T → ∞ the uniform distribution.
+
+    Args:
+        logits: (..., V).
+        value: T, above 0.
+
+    Returns:
+        logits / T, (..., V).
+
+    Raises:
+        TypeError: if the logits are not floating point or T is not a number.
+        ValueError: if T is not finite and positive.
+
+    Example:
+        >>> temperature(torch.tensor([1.0, 2.0]), 0.5).softmax(-1)
+        tensor([0.1192, 0.8808])
+
+    Source: [ackley1985learning]
+    Explained in: chapters/12_generation, section "Choosing the next token".
+    """
+    check_float("logits", logits, min_dims=1)
+    if value == 0 and not isinstance(value, bool):
+        raise ValueError(
+            "temperature must be above 0, got 0: its limit is the most likely token, "
+            "tfbook.generation.greedy(logits)"
+        )
+    check_positive("temperature", value)
+    return logits / value
+
+
+def top_k(logits: Float[Tensor, "*B V"], k: int) -> Float[Tensor, "*B V"]:
+    """Keep the k largest logits and cut the rest; what ties with the k-th stays too.
+
+    Args:
+        logits: (..., V).
+        k: how many to keep, at least 1; above V all stay.
+
+    Returns:
+        The logits with −∞ where cut, (..., V).
+
+    Raises:
+        TypeError: if the logits are not floating point or k is not an integer.
+        ValueError: if k is below 1.
+
+    Example:
+        >>> top_k(torch.tensor([1.0, 3.0, 2.0, 2.0]), 2)
+        tensor([-inf, 3., 2., 2.])
+
+    Source: [fan2018hierarchical]
+    Explained in: chapters/12_generation, section "Choosing the next token".
+    """
+    check_float("logits", logits, min_dims=1)
+    check_count("top_k", k, minimum=1)
+    if k >= logits.shape[-1]:
+        return logits
+    smallest = logits.topk(k, dim=-1).values[..., -1:]  # (..., 1)
+    return logits.masked_fill(logits < smallest, -math.inf)
+
+
+def top_p(logits: Float[Tensor, "*B V"], p: float) -> Float[Tensor, "*B V"]:
+    """Keep the fewest tokens whose probabilities sum to at least p: the nucleus.
+
+    In falling order of probability a token stays if those before it sum to less than p; of two
+    equal ones the lower id comes first. So the token that crosses p stays, and the first always.
+
+    Args:
+        logits: (..., V).
+        p: 0 < p ≤ 1; 1 keeps all.
+
+    Returns:
+        The logits with −∞ where cut, (..., V).
+
+    Raises:
+        TypeError: if the logits are not floating point or p is not a number.
+        ValueError: if p is not above 0, or above 1.
+
+    Example:
+        >>> top_p(torch.tensor([0.1, 0.5, 0.4]).log(), 0.6).softmax(-1)
+        tensor([0.0000, 0.5556, 0.4444])
+
+    Source: [holtzman2020curious]
+    Explained in: chapters/12_generation, section "Choosing the next token".
+    """
+    check_float("logits", logits, min_dims=1)
+    _check_share("top_p", p)
+    if p == 1:
+        return logits
+    ordered, places = logits.sort(dim=-1, descending=True, stable=True)
+    # Sums of thousands of small numbers: float64, so that the border is where the formula puts it.
+    share = ordered.double().softmax(dim=-1)  # (..., V)
+    before = share.cumsum(dim=-1) - share
+    cut = (before >= p).scatter(-1, places, before >= p)  # back in the order of the ids
+    return logits.masked_fill(cut, -math.inf)
+
+
+def min_p(logits: Float[Tensor, "*B V"], p: float) -> Float[Tensor, "*B V"]:
+    """Keep the tokens at least p times as probable as the most probable one.
+
+    p_i ≥ p · max_j p_j, which in logits reads logit_i ≥ max_j logit_j + ln p.
+
+    Args:
+        logits: (..., V).
+        p: 0 < p ≤ 1; 1 keeps the largest and what ties with it.
+
+    Returns:
+        The logits with −∞ where cut, (..., V).
+
+    Raises:
+        TypeError: if the logits are not floating point or p is not a number.
+        ValueError: if p is not above 0, or above 1.
+
+    Example:
+        >>> min_p(torch.tensor([0.1, 0.5, 0.4]).log(), 0.25).exp()
+        tensor([0.0000, 0.5000, 0.4000])
+
+    Source: [nguyen2024turning]
+    Explained in: chapters/12_generation, section "Choosing the next token".
+    """
+    check_float("logits", logits, min_dims=1)
+    _check_share("min_p", p)
+    border = logits.amax(dim=-1, keepdim=True) + math.log(p)  # (..., 1)
+    return logits.masked_fill(logits < border, -math.inf)
+
+
+def repetition_penalty(
+    logits: Float[Tensor, "B V"],
+    tokens: Int[Tensor, "B N"],
+    penalty: float,
+    *,
+    mask: Bool[Tensor, "B N"] | None = None,
+) -> Float[Tensor, "B V"]:
+    """Make the tokens that have occurred less likely: divide their logits, or multiply if negative.
+
+    A token that occurred twice is punished once. The result depends on where the zero of the
+    logits lies, though the softmax does not: it is a rule of thumb, not a change of probabilities.
+
+    Args:
+        logits: (B, V).
+        tokens: what has occurred in each sequence, (B, N).
+        penalty: above 1 discourages, below 1 encourages, 1 changes nothing.
+        mask: which tokens count, (B, N), True = token; all when omitted.
+
+    Returns:
+        The changed logits, (B, V).
+
+    Raises:
+        TypeError: for a wrong type.
+        ValueError: if the penalty is not finite and positive, or a shape does not fit.
+
+    Example:
+        >>> repetition_penalty(torch.tensor([[2.0, -2.0, 2.0]]), torch.tensor([[0, 1]]), 2.0)
+        tensor([[ 1., -4.,  2.]])
+
+    Source: [keskar2019ctrl]
+    Explained in: chapters/12_generation, section "Choosing the next token".
+    """
+    check_float("logits", logits, min_dims=2)
+    check_tensor("tokens", tokens, min_dims=2)
+    check_positive("repetition_penalty", penalty)
+    if tokens.shape[0] != logits.shape[0]:
+        raise ValueError(
+            "tokens must have a row for each row of the logits, got "
+            f"{tuple(tokens.shape)} and logits {tuple(logits.shape)}"
+        )
+    seen = torch.zeros_like(logits, dtype=torch.int8)  # (B, V)
+    counts = torch.ones_like(tokens) if mask is None else mask
+    seen = seen.scatter_reduce(-1, tokens, counts.to(torch.int8), "amax") > 0
+    changed = torch.where(logits < 0, logits * penalty, logits / penalty)
+    return torch.where(seen, changed, logits)
+
+
+# By name, since the arguments of warp have the names of the functions.
+STEPS = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+
+
+def warp(
+    logits: Float[Tensor, "*B V"],
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+) -> Float[Tensor, "*B V"]:
+    """Apply the steps that are asked for: temperature, then top-k, then top-p, then min-p.
+
+    The order matters: top-p after top-k takes its share of what top-k left, and a temperature
+    above 1 widens the nucleus.
+
+    Args:
+        logits: (..., V).
+        temperature: T; 1 changes nothing.
+        top_k: see :func:`top_k`; None changes nothing.
+        top_p: see :func:`top_p`.
+        min_p: see :func:`min_p`.
+
+    Returns:
+        The logits with −∞ where cut, (..., V); their softmax is the distribution to draw from.
+
+    Raises:
+        TypeError: for a wrong type.
+        ValueError: for a number out of its range.
+
+    Explained in: chapters/12_generation, section "Choosing the next token".
+    """
+    check_float("logits", logits, min_dims=1)
+    if temperature != 1:
+        logits = STEPS["temperature"](logits, temperature)
+    for name, value in (("top_k", top_k), ("top_p", top_p), ("min_p", min_p)):
+        if value is not None:
+            logits = STEPS[name](logits, value)
+    return logits
+
+
+def greedy(logits: Float[Tensor, "*B V"]) -> Int[Tensor, "*B"]:
+    """Return the token with the largest logit; of equal ones the lowest id.
+
+    Args:
+        logits: (..., V).
+
+    Returns:
+        Token ids, (...).
+
+    Raises:
+        TypeError: if the logits are not floating point.
+        ValueError: if a row has NaN, or no token that is allowed.
+
+    Explained in: chapters/12_generation, section "Choosing the next token".
+    """
+    check_float("logits", logits, min_dims=1)
+    largest, ids = logits.max(dim=-1)
+    _check_possible(largest)
+    return ids
+
+
+def draw(logits: Float[Tensor, "*B V"], uniform: Float[Tensor, "*B"]) -> Int[Tensor, "*B"]:
+    """Pick the token at which the running sum of probabilities passes a uniform number.
+
+    id = min {i : p_0 + … + p_i > u}, so token i is drawn with probability p_i, and one of
+    probability 0 never. The numbers come from outside: the same ones give the same tokens.
+
+    Args:
+        logits: (..., V).
+        uniform: u, one for each row, (...), 0 ≤ u < 1.
+
+    Returns:
+        Token ids, (...).
+
+    Raises:
+        TypeError: for a wrong type.
+        ValueError: if a row has NaN, or no token that is allowed, or the shapes do not fit.
+
+    Example:
+        >>> draw(torch.tensor([[0.2, 0.5, 0.3]]).log(), torch.tensor([0.6]))
+        tensor([1])
+
+    Explained in: chapters/12_generation, section "Choosing the next token".
+    """
+    check_float("logits", logits, min_dims=1)
+    check_float("uniform", uniform)
+    if uniform.shape != logits.shape[:-1]:
+        raise ValueError(
+            "uniform must have one number for each row of the logits, got "
+            f"{tuple(uniform.shape)} and logits {tuple(logits.shape)}"
+        )
+    _check_possible(logits.amax(dim=-1))
+    sums = logits.double().softmax(dim=-1).cumsum(dim=-1)  # (..., V)
+    total = sums[..., -1:]  # 1, but for rounding
+    # Below the total even after rounding, so that the search ends on a token with p > 0.
+    place = (uniform.double().unsqueeze(-1) * total).minimum(total.nextafter(-total))
+    return torch.searchsorted(sums, place, right=True).squeeze(-1)
+
+
+def _check_share(name: str, value: object) -> None:
+    check_positive(name, value)
+    if value > 1:
+        raise ValueError(f"{name} must be at most 1, got {value}")
+
+
+def _check_possible(largest: Tensor) -> None:
+    """Raise where the largest logit of a row is NaN, or nothing is left in it."""
+    if not bool(largest.isfinite().all()):
+        row = int((~largest.isfinite()).flatten().nonzero()[0])
+        value = largest.flatten()[row].item()
+        why = "every token has been cut" if value == -math.inf else f"its largest is {value}"
+        raise ValueError(f"no token can be chosen from row {row} of the logits: {why}")

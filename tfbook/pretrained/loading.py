@@ -1,0 +1,435 @@
+"""Two real models in the parts of this book: MiniLM-L6, an encoder, and SmolLM2-135M, a decoder.
+
+``load(name)`` gives the model with its tokenizer. Their weights come in two Python packages that
+are read, never imported (:mod:`tfbook.pretrained.files`); nothing is downloaded. A third and small one,
+"shakespeare", was trained by an experiment of this package and lies in it.
+``load_directory(path)`` does the same with a folder in the format of `transformers`.
+
+Explained in: chapters/05_architecture, section "Two real models".
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Float, Int
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from tfbook import data
+from tfbook._checks import check_count
+from tfbook.data import char_tokenizer, pad_batch
+from tfbook.models import TransformerConfig, build
+from tfbook.pretrained.conversion import fill_model
+from tfbook.pretrained.files import (
+    PACKAGES,
+    cache_folder,
+    check_package,
+    check_sha256,
+    find_package,
+    keep,
+    read_checkpoint,
+    read_gguf,
+    read_safetensors,
+)
+
+__all__ = ["Pretrained", "load", "load_directory", "names"]
+
+# Trained by the experiment of this name, whose results are part of this package.
+OWN = ("shakespeare",)
+RESULTS = Path(__file__).parent / "experiments" / "results"
+# What SmolLM2's template says where a conversation does not begin with a system message.
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+
+
+@dataclass(frozen=True, eq=False)
+class Pretrained:
+    """A model with trained weights, and the tokenizer it was trained with.
+
+    Attributes:
+        name: what it is called here.
+        model: an ``EncoderOnly``, ``DecoderOnly`` or ``Transformer``, in evaluation mode.
+        tokenizer: of the `tokenizers` library, or None where a folder holds none.
+        config: the model's configuration.
+        eos_ids: tokens that end a text, or a turn in a conversation.
+        pad_id: what fills short sequences up; a mask hides it.
+        chat_template: the template of conversations as it stands in the file (Jinja), or None.
+
+    Explained in: chapters/05_architecture, section "Two real models".
+    """
+
+    name: str
+    model: nn.Module
+    tokenizer: Tokenizer | None
+    config: TransformerConfig
+    eos_ids: tuple[int, ...] = ()
+    pad_id: int = 0
+    chat_template: str | None = None
+
+    def encode(
+        self, text: str | Sequence[str], *, side: str = "right"
+    ) -> Int[Tensor, "B N"] | tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
+        """Turn text into token ids that the model takes.
+
+        The tokens that the model expects around a text are added ([CLS] and [SEP] for MiniLM, none
+        for SmolLM2), and special tokens written in the text, such as ``<|im_end|>``, become one id.
+
+        Args:
+            text: one text, or a list of them.
+            side: on which side short sequences are filled up; "left" for generation.
+
+        Returns:
+            For one text its ids (1, N). For a list the ids (B, N) and the mask (B, N), True at
+            tokens and False where a sequence was filled up.
+
+        Raises:
+            TypeError: if text is neither a string nor a list of strings.
+            ValueError: for an empty text or list, a text longer than the model's context, or an
+                unknown side.
+
+        Explained in: chapters/05_architecture, section "Two real models".
+        """
+        if side not in ("left", "right"):
+            raise ValueError(f"side must be 'left' or 'right', got {side!r}")
+        if isinstance(text, str):
+            return torch.tensor(self._ids([text]))  # (1, N)
+        rows = self._ids(_texts(text))
+        if side == "left":
+            ids, lengths = pad_batch([row[::-1] for row in rows], self.pad_id)  # (B, N), (B,)
+            ids = ids.flip(1)
+        else:
+            ids, lengths = pad_batch(rows, self.pad_id)
+        place = torch.arange(ids.shape[1])  # (N,)
+        place = place.flip(0) if side == "left" else place
+        return ids, place < lengths[:, None]
+
+    def decode(
+        self,
+        ids: Int[Tensor, "*B N"] | Sequence[int] | Sequence[Sequence[int]],
+        *,
+        special: bool = False,
+    ) -> str | list[str]:
+        """Turn ids back into text.
+
+        Args:
+            ids: the ids of one text, (N,) or a list; or of several, (B, N).
+            special: whether special tokens are written out.
+
+        Returns:
+            The text, or a list of B texts.
+
+        Raises:
+            TypeError: if ids are no integers.
+            ValueError: for more than two dimensions, or an id outside of the vocabulary.
+        """
+        rows = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+        one = not (rows and isinstance(rows[0], list))
+        rows = [rows] if one else rows
+        for row in rows:
+            self._check_ids(row)
+        tokenizer = self._tokenizer()
+        texts = [tokenizer.decode(row, skip_special_tokens=not special) for row in rows]
+        return texts[0] if one else texts
+
+    def tokens(self, text: str) -> list[str]:
+        """Return the tokens of a text as strings, for axes and tables.
+
+        A token that begins with a space shows it as ``·``; bytes that are no whole character show
+        as the replacement character, U+FFFD.
+
+        Raises:
+            TypeError: if text is not a string.
+            ValueError: if it is empty or longer than the model's context.
+        """
+        ids = self.encode(text)[0].tolist()
+        tokenizer = self._tokenizer()
+        if "Ġ" not in tokenizer.get_vocab():  # words and their pieces, readable as they are
+            return [tokenizer.id_to_token(i) for i in ids]
+        return [self.decode([i], special=True).replace(" ", "·") for i in ids]
+
+    @torch.no_grad()
+    def embed(self, texts: Sequence[str], *, batch_size: int = 32) -> Float[Tensor, "S D"]:
+        """Return one vector for each text: the mean of an encoder's last rows, at length 1.
+
+        e = m / |m| with m = (1/n) Σ_i hidden_i over the n tokens of the text, [CLS] and [SEP] among
+        them. The inner product of two vectors is their cosine similarity. Texts of similar length
+        are put into a batch, so that little is computed on padding, and given back in their order.
+
+        Args:
+            texts: a list of S texts.
+            batch_size: how many are computed at once.
+
+        Returns:
+            The vectors, (S, d_model).
+
+        Raises:
+            TypeError: if texts is no list of strings, or batch_size no integer.
+            ValueError: if the model is no encoder, a text is empty or longer than the context.
+
+        Source: [reimers2019sentence]
+        Explained in: chapters/05_architecture, section "Two real models".
+        """
+        if self.config.kind != "encoder":
+            raise ValueError(f"embed needs an encoder such as minilm-l6; {self.name} is none")
+        check_count("batch_size", batch_size, minimum=1)
+        rows = self._ids(_texts(texts))
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        found = torch.empty(len(rows), self.config.d_model, dtype=self._weight().dtype)
+        device = self._weight().device
+        for start in range(0, len(rows), batch_size):
+            chosen = order[start : start + batch_size]
+            ids, lengths = pad_batch([rows[i] for i in chosen], self.pad_id)  # (B, N), (B,)
+            mask = torch.arange(ids.shape[1]) < lengths[:, None]  # (B, N)
+            ids, mask = ids.to(device), mask.to(device)
+            hidden = self.model.hidden(ids, mask=None if mask.all() else mask)  # (B, N, d_model)
+            summed = torch.einsum("bn,bnd->bd", mask.to(hidden.dtype), hidden)
+            found[chosen] = nn.functional.normalize(summed, dim=-1).to(found.device)
+        return found
+
+    def chat(self, messages: Sequence[Mapping[str, str]], *, answer: bool = True) -> str:
+        """Write a conversation as the text that the model was trained to continue.
+
+        Each message becomes ``<|im_start|>role``, a new line, its content and ``<|im_end|>``. A
+        conversation that does not begin with a system message gets the model's own.
+
+        Args:
+            messages: dictionaries with "role" ("system", "user" or "assistant") and "content".
+            answer: whether to open the assistant's turn at the end.
+
+        Returns:
+            The prompt, for :meth:`encode`.
+
+        Raises:
+            TypeError: if messages is no list of such dictionaries.
+            ValueError: if there is none, a role is unknown or the model knows no conversations.
+
+        Explained in: chapters/12_generation, section "Talking to a chat model".
+        """
+        if self.chat_template is None:
+            raise ValueError(f"{self.name} was not trained on conversations; smollm2-135m was")
+        turns = [_check_message(i, message) for i, message in enumerate(_list(messages))]
+        if not turns:
+            raise ValueError("messages must hold at least one message, got none")
+        if turns[0][0] != "system":
+            turns.insert(0, ("system", SYSTEM))
+        text = "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in turns)
+        return text + ("<|im_start|>assistant\n" if answer else "")
+
+    def _tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise ValueError(f"{self.name} came without a tokenizer.json, so it takes ids only")
+        return self.tokenizer
+
+    def _weight(self) -> Tensor:
+        return next(self.model.parameters())
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        """Return the ids of each text, checked."""
+        tokenizer = self._tokenizer()
+        if self.name in OWN:
+            _check_characters(texts, tokenizer.get_vocab())
+        rows = [encoded.ids for encoded in tokenizer.encode_batch(texts)]
+        empty, longest = tokenizer.num_special_tokens_to_add(False), self.config.max_len
+        for text, row in zip(texts, rows, strict=True):
+            if len(row) <= empty:
+                raise ValueError(f"text must hold at least one token, got {text!r}")
+            if longest is not None and len(row) > longest:
+                raise ValueError(
+                    f"text must fit into the context of {self.name}, {longest:,} tokens, "
+                    f"got {len(row):,}: {text[:40]!r}…"
+                )
+        return rows
+
+    def _check_ids(self, row: object) -> None:
+        if not isinstance(row, list):
+            raise ValueError("ids must have one or two dimensions")
+        for token in row:
+            check_count("ids", token)
+            if token >= self.config.vocab_size:
+                raise ValueError(
+                    f"ids must be below the vocabulary's {self.config.vocab_size:,}, got {token}"
+                )
+
+
+def names() -> tuple[str, ...]:
+    """Return the names that :func:`load` knows.
+
+    Example:
+        >>> names()
+        ('minilm-l6', 'smollm2-135m', 'shakespeare')
+    """
+    return (*PACKAGES, *OWN)
+
+
+def load(
+    name: str,
+    *,
+    cache_dir: str | os.PathLike[str] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Pretrained:
+    """Load a pretrained model and its tokenizer from the package that carries it.
+
+    "shakespeare" is a decoder of four layers that predicts the next character, trained by
+    ``python -m tfbook.experiments shakespeare``; it needs no other package. It knows the 63
+    characters of its text and no others. Trained on 256 characters at a time, each layer looks
+    back over 256, so that a text may be of any length.
+
+    The file's sha256 is verified before it is read. MiniLM's file is read as it is. SmolLM2's
+    numbers are compressed to four bits; they are decoded once and kept in the cache folder
+    (:func:`tfbook.pretrained.cache_folder`), 540 MB. A kept file that is damaged is made anew.
+
+    Args:
+        name: "minilm-l6", "smollm2-135m" or "shakespeare".
+        cache_dir: where decoded weights are kept; the user's cache folder when omitted.
+        dtype: of the model's weights.
+
+    Returns:
+        The model in evaluation mode, with its tokenizer.
+
+    Raises:
+        TypeError: if dtype is no floating-point dtype.
+        ValueError: if the name is unknown, or a file of the package is damaged or another one.
+        ModuleNotFoundError: if the package is not installed; the message says what to install.
+
+    Cost: SmolLM2 takes a few seconds the first time, under two seconds from then on.
+
+    Source: [wang2020minilm], [allal2025smollm2]
+    Explained in: chapters/05_architecture, section "Two real models".
+    """
+    if name not in names():
+        raise ValueError(f"name must be one of {', '.join(names())}, got {name!r}")
+    _check_dtype(dtype)
+    if name in OWN:
+        return _load_own(name, dtype)
+    if name == "minilm-l6":
+        weights_path, config_path, tokenizer_path = check_package(name)
+        weights, _ = read_safetensors(weights_path)
+        texts = {
+            "config": config_path.read_text(encoding="utf-8"),
+            "tokenizer": tokenizer_path.read_text(encoding="utf-8"),
+        }
+    else:
+        (path,) = find_package(name)
+        (sha256,) = PACKAGES[name].files.values()
+
+        def decode():
+            check_package(name)
+            return read_gguf(path)
+
+        weights, texts = keep(f"{name}-{sha256[:12]}", cache_folder(cache_dir), decode)
+    return _assemble(name, weights, texts, dtype)
+
+
+def load_directory(
+    path: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32
+) -> Pretrained:
+    """Load a BERT, GPT-2, T5 or LLaMA-family model from a folder in the format of `transformers`.
+
+    The folder holds ``config.json``, ``model.safetensors`` (or several files and
+    ``model.safetensors.index.json``) and, if text is to be encoded, ``tokenizer.json``.
+
+    Args:
+        path: the folder.
+        dtype: of the model's weights.
+
+    Returns:
+        The model in evaluation mode, with its tokenizer if there is one; its name is the folder's.
+
+    Raises:
+        FileNotFoundError: if the folder or a file in it is missing. Weights in ``.bin`` files are
+            pickles, which can run any program when they are read; they are not read here.
+        TypeError: if dtype is no floating-point dtype.
+        ValueError: if the model is of another family, uses an option that is not known here, or its
+            weights do not fit its configuration.
+
+    Explained in: chapters/05_architecture, section "Two real models".
+    """
+    _check_dtype(dtype)
+    folder = Path(path)
+    weights, texts = read_checkpoint(folder)
+    return _assemble(folder.resolve().name, weights, texts, dtype)
+
+
+def _load_own(name: str, dtype: torch.dtype) -> Pretrained:
+    """Load a model of characters out of the results of the experiment that trained it."""
+    log = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    path = RESULTS / f"{name}.safetensors"
+    check_sha256(path, log["sha256"], "get it anew, or install the package again")
+    weights, _ = read_safetensors(path)
+    with torch.device("meta"):  # no weights are drawn
+        model = build(TransformerConfig.from_dict(log["settings"]["shipped"]["config"]))
+    model.load_state_dict(weights, assign=True)
+    tokenizer = char_tokenizer(data.shakespeare("all"))
+    return Pretrained(name, model.to(dtype).eval(), tokenizer, model.config)
+
+
+def _assemble(
+    name: str, weights: Mapping[str, Tensor], texts: Mapping[str, str], dtype: torch.dtype
+) -> Pretrained:
+    """Put weights and texts together."""
+    settings = json.loads(texts["config"])
+    model = fill_model(settings, weights).to(dtype).eval()
+    tokenizer = None
+    if "tokenizer" in texts:
+        tokenizer = Tokenizer.from_str(texts["tokenizer"])
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+    eos, pad = settings.get("eos_token_id"), settings.get("pad_token_id")
+    eos = [] if eos is None else [eos] if isinstance(eos, int) else eos
+    return Pretrained(
+        name=name,
+        model=model,
+        tokenizer=tokenizer,
+        config=model.config,
+        eos_ids=tuple(eos),
+        pad_id=pad if pad is not None else 0,
+        chat_template=texts.get("chat_template"),
+    )
+
+
+def _texts(value: object) -> list[str]:
+    texts = _list(value, "text must be a string or a list of strings")
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"text[{i}] must be a string, got {type(text).__name__}")
+    if not texts:
+        raise ValueError("text must hold at least one text, got an empty list")
+    return texts
+
+
+def _check_characters(texts: list[str], known: Mapping[str, int]) -> None:
+    unknown = sorted(set("".join(texts)) - set(known))
+    if unknown:
+        raise ValueError(
+            f"text must be made of the {len(known)} characters that the model knows, "
+            f"{''.join(sorted(known))!r}, got {''.join(unknown)!r}"
+        )
+
+
+def _list(value: object, wanted: str = "messages must be a list of dictionaries") -> list:
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+        raise TypeError(f"{wanted}, got {type(value).__name__}")
+    return list(value)
+
+
+def _check_message(i: int, message: object) -> tuple[str, str]:
+    if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
+        raise TypeError(f"messages[{i}] must be a dictionary with role and content, got {message}")
+    role, content = message["role"], message["content"]
+    if role not in ("system", "user", "assistant"):
+        raise ValueError(
+            f"messages[{i}] must have the role system, user or assistant, got {role!r}"
+        )
+    if not isinstance(content, str):
+        raise TypeError(
+            f"messages[{i}] must have a string as content, got {type(content).__name__}"
+        )
+    return role, content
+
+
+def _check_dtype(dtype: object) -> None:
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise TypeError(f"dtype must be a floating-point torch.dtype, got {dtype}")

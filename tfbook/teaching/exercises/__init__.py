@@ -1,0 +1,120 @@
+"""Graded exercises: `check` runs hidden property tests against the function you wrote.
+
+The exercises stand in files of their own (`attention.py` and `masking.py` for chapter 02), each
+with a tuple `EXERCISES`; adding a file adds its exercises.
+
+Explained in: the preface, "Three kinds of executable content".
+"""
+
+import difflib
+import functools
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tfbook.teaching.exercises._card import Description, Report
+from tfbook.teaching.exercises._guard import Guarded, steady_torch
+from tfbook.teaching.exercises._spec import Exercise, NotStarted, Wrong, property_name
+
+__all__ = ["Description", "Report", "check", "describe", "evaluate", "names"]
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all exercises, by chapter and then by level."""
+    return tuple(_all())
+
+
+def describe(name: str) -> Description:
+    """Return what an exercise asks for: title, level, signature, docstring, stub and hints.
+
+    Raises ValueError for a name that is not an exercise.
+    """
+    return Description.of(_find(name))
+
+
+def check(name: str, function: Callable[..., Any], *, time_limit: float = 10.0) -> None:
+    """Check your function against an exercise and show a card with the answer.
+
+    A wrong answer never raises: the card names the first thing that is wrong, shows a small
+    input, what came back and what was wanted, and offers hints. The inputs are the same at every
+    run; your random seed, default dtype and gradient mode stay as they are.
+
+    name: one of `names()`.
+    function: the function itself, not a call of it.
+    time_limit: seconds for one call of the function. A loop without end can only be stopped in
+        the main thread on Linux and macOS; elsewhere, interrupt it by hand.
+
+    Raises ValueError for a name that is not an exercise, TypeError for what cannot be called.
+    """
+    _display(evaluate(name, function, time_limit=time_limit))
+
+
+def evaluate(name: str, function: Callable[..., Any], *, time_limit: float = 10.0) -> Report:
+    """Check a function like `check`, and return the report instead of showing it."""
+    exercise = _find(name)
+    if not callable(function):
+        raise TypeError(
+            f"function must be callable, got {type(function).__name__}: pass the function itself, "
+            f'as in check("{name}", {exercise.stub.__name__})'
+        )
+    if not time_limit > 0:
+        raise ValueError(f"time_limit must be a positive number of seconds, got {time_limit}")
+    guarded = Guarded(exercise, function, time_limit)
+    for test in exercise.properties:
+        try:
+            with steady_torch():
+                test(guarded)
+        except NotStarted:
+            message = f"Fill in `{exercise.stub.__name__}`, then run the check again."
+            return Report(exercise, "todo", message)
+        except Wrong as wrong:
+            given = guarded.given if wrong.given is None else wrong.given
+            got = guarded.got if wrong.got is None else wrong.got
+            return Report(
+                exercise, "fail", str(wrong), property_name(test), given, got, wrong.wanted
+            )
+        except Exception as error:  # a result so odd that the property itself stumbled over it
+            message = f"The result could not be compared ({type(error).__name__}: {error})."
+            return Report(
+                exercise, "fail", message, property_name(test), guarded.given, guarded.got
+            )
+    return Report(exercise, "pass")
+
+
+@functools.cache
+def _all() -> dict[str, Exercise]:
+    """Collect the exercises of all files beside this one."""
+    files = sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+    found = [e for file in files for e in importlib.import_module(f"{__name__}.{file}").EXERCISES]
+    found.sort(key=lambda exercise: (exercise.section.partition(",")[0], exercise.level))
+    by_name = {exercise.name: exercise for exercise in found}
+    if len(by_name) < len(found):
+        raise ValueError("two exercises have the same name")
+    return by_name
+
+
+def _find(name: str) -> Exercise:
+    if not isinstance(name, str):
+        raise TypeError(
+            f"name must be the exercise's name, a string, got {type(name).__name__}: "
+            'check("name", function)'
+        )
+    if name not in _all():
+        close = difflib.get_close_matches(name.lower().replace("_", "-"), _all(), n=3, cutoff=0.4)
+        known = f"did you mean {' or '.join(map(repr, close))}?" if close else (
+            f"the exercises are {', '.join(_all())}"
+        )
+        raise ValueError(f"name {name!r} is not an exercise: {known}")
+    return _all()[name]
+
+
+def _display(report: Report) -> None:
+    """Show a report in a notebook, or write its text where there is none."""
+    if "IPython" in sys.modules:
+        from IPython.display import display
+
+        display(report)
+    else:
+        sys.stdout.write(f"{report!r}\n")

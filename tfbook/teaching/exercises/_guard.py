@@ -1,0 +1,181 @@
+"""Calling the reader's function: with a time limit, on inputs of ours, and in readable words."""
+
+import dis
+import inspect
+import os
+import re
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from tfbook.teaching.exercises._spec import Exercise, NotStarted, Wrong
+
+
+class TooSlow(BaseException):
+    """The time limit; not an Exception, so that the reader's `except Exception` lets it through."""
+
+
+@contextmanager
+def steady_torch() -> Iterator[None]:
+    """Run with float32, gradients and the CPU as defaults; put back all of it and the seed."""
+    dtype = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.device("cpu"):
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise `TooSlow` in the block after so many seconds.
+
+    Only the main thread of a system with interval timers (Linux, macOS) can be interrupted;
+    elsewhere the block runs without a limit.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if not (in_main and hasattr(signal, "setitimer")):
+        yield
+        return
+
+    def stop(signum: int, frame: Any) -> None:
+        raise TooSlow
+
+    started = time.monotonic()
+    handler = signal.signal(signal.SIGALRM, stop)
+    # The repeat catches code that swallows the first interruption.
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
+        if left:  # somebody else's timer was running: let it go on where it would be by now
+            left = max(left - (time.monotonic() - started), 1e-3)
+            signal.setitimer(signal.ITIMER_REAL, left, interval)
+
+
+class Guarded:
+    """The reader's function as the properties call it.
+
+    Every way to go wrong becomes a `Wrong` in words: a signature that does not fit, an exception,
+    a call without end, a changed input, a forgotten return. `given` and `got` hold the last call.
+    """
+
+    def __init__(self, exercise: Exercise, function: Callable[..., Any], seconds: float) -> None:
+        """Wrap `function`, to be called the way the exercise's stub is called."""
+        self.exercise, self.function, self.seconds = exercise, function, seconds
+        self.given: dict[str, Any] = {}
+        self.got: Any = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the reader's function once and return what it returned."""
+        bound = inspect.signature(self.exercise.stub).bind(*args, **kwargs).arguments
+        self.given = {name: _copy(value) for name, value in bound.items()}
+        self.got = None
+        self._match_signature(args, kwargs)
+        try:
+            with time_limit(self.seconds):
+                result = self.function(*args, **kwargs)
+        except Wrong:  # from an input of ours that watches how it is used
+            raise
+        except (Exception, SystemExit, TooSlow) as error:
+            self._explain(error)
+        if result is Ellipsis or (result is None and _does_nothing(self.function)):
+            raise NotStarted
+        if result is None:
+            raise Wrong("Your function returned None. Is the `return` missing?")
+        self.got = _copy(result)
+        for name, value in bound.items():
+            if isinstance(value, torch.Tensor) and not _equal(value, self.given[name]):
+                raise Wrong(
+                    f"Your function changed its input `{name}`. Whoever called it still needs "
+                    "that tensor: compute a new one, without `+=`, `[...] =` or methods that end "
+                    "in `_`.",
+                    got=value, wanted=self.given[name],
+                )
+        return result
+
+    def _match_signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            signature = inspect.signature(self.function)
+        except (TypeError, ValueError):  # some built-in functions have none; the call will tell
+            return
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            stub = self.exercise.stub
+            wanted = ", ".join(inspect.signature(stub).parameters)
+            raise Wrong(
+                f"Your function takes ({', '.join(signature.parameters)}), but it is called as "
+                f"{stub.__name__}({wanted}): {error}."
+            ) from error
+
+    def _explain(self, error: BaseException) -> None:
+        line = _readers_line(error, self.function)
+        place = f" at your line {line.lineno}: `{line.line}`" if line else ""
+        if isinstance(error, TooSlow):
+            raise Wrong(
+                f"Your function was stopped after {self.seconds:g} seconds"
+                f"{place}. Does a loop never end?"
+            ) from error
+        if isinstance(error, NotImplementedError) and _raised_in_python(error):
+            raise NotStarted from error
+        message = re.sub(r" at 0x[0-9a-f]+", "", str(error)).strip().partition("\n")[0]
+        message = message if len(message) <= 200 else message[:199] + "…"
+        kind = type(error).__name__ + (f": {message}" if message else "")
+        comma = "," if place else "."
+        raise Wrong(f"Your function raised {kind.rstrip('.')}{comma}{place}") from error
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _equal(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return left.shape == right.shape and torch.allclose(left, right, 0, 0, equal_nan=True)
+
+
+def _does_nothing(function: Callable[..., Any]) -> bool:
+    """Tell whether a function that returned None uses no name and binds no variable."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return False
+    return not code.co_names and code.co_nlocals == len(inspect.signature(function).parameters)
+
+
+def _raised_in_python(error: BaseException) -> bool:
+    """Tell a `raise` statement from torch's own NotImplementedError for a missing kernel."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and any(
+        step.offset == trace.tb_lasti and step.opname == "RAISE_VARARGS"
+        for step in dis.get_instructions(trace.tb_frame.f_code)
+    )
+
+
+def _readers_line(
+    error: BaseException, function: Callable[..., Any]
+) -> traceback.FrameSummary | None:
+    """Return the deepest line of the traceback that the reader wrote, or None.
+
+    Theirs is what stands in the same file as the function, or in a notebook cell, which is source
+    text without a file on disk.
+    """
+    code = getattr(function, "__code__", None)
+    home = code.co_filename if code is not None else None
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [
+        frame
+        for frame in frames
+        if frame.line and (frame.filename == home or not os.path.exists(frame.filename))
+    ]
+    return theirs[-1] if theirs else None

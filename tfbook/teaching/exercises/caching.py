@@ -1,0 +1,335 @@
+"""The exercises of chapter 12 on the cache, and on prompts of different lengths."""
+
+import math
+from typing import Any
+
+import torch
+
+from tfbook.teaching.exercises._spec import (
+    Exercise,
+    Wrong,
+    expect,
+    expect_gradients,
+    numbers,
+    parts,
+)
+
+Prompts = tuple[tuple[int, ...], ...]
+
+# left-padding -----------------------------------------------------------------------------------
+
+
+def pad_left(
+    prompts: list[list[int]], pad: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Put prompts of different lengths into one batch, so that all end in the last column.
+
+    Shorter prompts get padding in front. The first token of each prompt has position 0, wherever
+    it stands; padding has position 0 too.
+
+    prompts: lists of ids, none empty. pad: the id to fill with.
+    Returns: the tokens (B, N), int64, with N the length of the longest prompt; the mask (B, N),
+    boolean, True at tokens of a prompt; the positions (B, N), int64.
+    """
+    ...
+
+
+def _padded(prompts: Prompts, pad: int) -> tuple[torch.Tensor, ...]:
+    longest = max(map(len, prompts))
+    gaps = [longest - len(prompt) for prompt in prompts]
+    tokens = [[pad] * gap + list(prompt) for gap, prompt in zip(gaps, prompts, strict=True)]
+    places = [[0] * gap + list(range(longest - gap)) for gap in gaps]
+    real = torch.arange(longest) >= torch.tensor(gaps)[:, None]
+    return torch.tensor(tokens), real, torch.tensor(places)
+
+
+PROMPTS = ((7, 8, 9, 6), (5,), (3, 4))
+NAMES = ("tokens", "mask", "positions")
+
+
+def _results(function: Any, prompts: Prompts, pad: int) -> tuple[Any, ...]:
+    lists, kept = ([list(prompt) for prompt in prompts] for _ in range(2))
+    got = parts(function(lists, pad), *NAMES)
+    if lists != kept:
+        raise Wrong(
+            "Your function changed the lists it was given. Build new ones.",
+            given={"prompts": kept, "pad": pad}, got=lists, wanted=kept,
+        )
+    return got
+
+
+def _pad_tokens(function: Any) -> None:
+    """The padding stands in front, and every prompt ends in the last column."""
+    right, mask, places = _padded(PROMPTS, 0)
+    behind = torch.tensor([[7, 8, 9, 6], [5, 0, 0, 0], [3, 4, 0, 0]])
+    turned = torch.tensor([[6, 9, 8, 7], [0, 0, 0, 5], [0, 0, 4, 3]])
+    expect(
+        _results(function, PROMPTS, 0)[0],
+        right,
+        "Every prompt should end in the last column, with padding in front of the shorter ones.",
+        what="The first result, the tokens,",
+        mistakes={
+            "The padding stands behind the prompts. The next token is predicted from the last "
+            "column, which would be padding.": behind,
+            "The prompts were turned around.": (turned, behind.flip(1)),
+            "All prompts were cut to the shortest.": right[:, -1:],
+            "There is a column of padding too many.":
+                torch.cat([torch.zeros(3, 1).long(), right], 1),
+            "The order of the results is tokens, mask, positions.": (mask, places),
+        },
+    )
+
+
+def _pad_mask(function: Any) -> None:
+    """The mask is True at the tokens of a prompt."""
+    _, right, places = _padded(PROMPTS, 0)
+    expect(
+        _results(function, PROMPTS, 0)[1],
+        right,
+        "The mask should be True where a token of a prompt stands.",
+        what="The second result, the mask,",
+        mistakes={
+            "The mask is inverted: True marks a token of a prompt.": ~right,
+            "These are ones and zeros. Return a boolean mask.": (right.long(), right.double()),
+            "This is the mask of padding behind the prompts.": right.flip(1),
+            "The mask is a table of queries and keys. Return one row for each prompt.":
+                right[:, None] & torch.ones(4, 4).tril().bool(),
+            "The order of the results is tokens, mask, positions.": places,
+        },
+    )
+
+
+def _pad_positions(function: Any) -> None:
+    """The first token of every prompt has position 0."""
+    tokens, mask, right = _padded(PROMPTS, 0)
+    columns = torch.arange(4).expand(3, 4)
+    sums = mask.cumsum(1)
+    expect(
+        _results(function, PROMPTS, 0)[2],
+        right,
+        "The positions should count the tokens of each prompt from 0, and be 0 at padding.",
+        what="The third result, the positions,",
+        mistakes={
+            "The columns were counted. A short prompt would begin at a position where it never "
+            "began in training: count its own tokens.": columns,
+            "The columns were counted and set to 0 at padding. The first token of a prompt has "
+            "position 0, whatever its column.": columns * mask,
+            "The positions begin with 1. The first token has position 0.": sums,
+            "Padding has a negative position. It has position 0.":
+                (sums - 1, columns - (~mask).sum(1, keepdim=True)),
+            "Padding was counted: its tokens have positions of their own.":
+                (~mask).cumsum(1) + columns,
+            "The positions count down.": right.flip(1),
+        },
+    )
+
+
+def _pad_inside(function: Any) -> None:
+    """The id of padding may be a token of a prompt."""
+    prompts = ((2, 5, 2, 2), (2, 3), (4, 2))
+    for got, right, name in zip(
+        _results(function, prompts, 2), _padded(prompts, 2), NAMES, strict=True
+    ):
+        expect(
+            got, right,
+            "Here the id of padding occurs in the prompts. Find the padding by the lengths.",
+            what=f"With prompts that hold the id of padding, the result {name}",
+        )
+
+
+def _pad_sizes(function: Any) -> None:
+    """One prompt, or prompts of one length, need no padding."""
+    for prompts in (((4, 5, 6),), ((1,), (2,), (3,)), ((1, 2), (3, 4))):
+        for got, right, name in zip(
+            _results(function, prompts, 9), _padded(prompts, 9), NAMES, strict=True
+        ):
+            expect(got, right, what=f"Without padding, the result {name}")
+
+
+LEFT_PADDING = Exercise(
+    name="left-padding",
+    title="A batch of different lengths",
+    level=1,
+    section='chapters/12_generation, section "A batch of different lengths"',
+    stub=pad_left,
+    properties=(_pad_tokens, _pad_mask, _pad_positions, _pad_inside, _pad_sizes),
+    hints=(
+        "How many columns of padding does each prompt need? All three results follow from that "
+        "number.",
+        "A column belongs to a prompt where its number is at least the gap in front. The position "
+        "is the column minus the gap, but never below 0.",
+        "`gaps = torch.tensor([n - len(p) for p in prompts])[:, None]`; "
+        "`mask = torch.arange(n) >= gaps`; `positions = (torch.arange(n) - gaps).clamp_min(0)`.",
+    ),
+)
+
+# cached-step ------------------------------------------------------------------------------------
+
+
+def cached_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past_k: torch.Tensor, past_v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Let new tokens attend to a cache and to one another, and grow the cache.
+
+    The cache holds keys and values of M earlier tokens; N new ones come behind them. A new token
+    attends to all earlier tokens, to itself, and to the new tokens before it. Scores are divided by
+    √d.
+
+    q: (B, H, N, d), of the new tokens. k: (B, H, N, d). v: (B, H, N, e). past_k: (B, H, M, d),
+    with M = 0 at the start. past_v: (B, H, M, e).
+    Returns: the result (B, H, N, e), and the cache for the next step: keys (B, H, M + N, d) and
+    values (B, H, M + N, e).
+    """
+    ...
+
+
+def _step_case(b: int, h: int, m: int, n: int, d: int, e: int) -> tuple[torch.Tensor, ...]:
+    shapes = (b, h, n, d), (b, h, n, d), (b, h, n, e), (b, h, m, d), (b, h, m, e)
+    return tuple(numbers(*shape, seed=481 + i) for i, shape in enumerate(shapes))
+
+
+def _attend(q: Any, k: Any, v: Any, allowed: torch.Tensor | None = None, scale: float = 0.0) -> Any:
+    scores = q @ k.mT * (scale or q.shape[-1] ** -0.5)
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, -math.inf)
+    return torch.softmax(scores, -1) @ v
+
+
+def _seen(n: int, m: int) -> torch.Tensor:
+    return torch.ones(n, m + n, dtype=torch.bool).tril(m)
+
+
+def _stepped(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past_k: torch.Tensor, past_v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    keys, values = torch.cat([past_k, k], 2), torch.cat([past_v, v], 2)
+    return _attend(q, keys, values, _seen(q.shape[2], past_k.shape[2])), keys, values
+
+
+STEP_NAMES = ("result", "keys", "values")
+
+
+def _step_cache(step: Any) -> None:
+    """The cache grows by the new keys and values, behind the earlier ones."""
+    q, k, v, past_k, past_v = case = _step_case(1, 1, 3, 2, 2, 3)
+    _, keys, values = _stepped(*case)
+    exchanged = {
+        "Keys and values are exchanged: return the result, the keys, the values.": (keys, values)
+    }
+    for got, right, old, new, name in zip(
+        parts(step(*case), *STEP_NAMES)[1:], (keys, values), (past_k, past_v), (k, v),
+        ("keys", "values"), strict=True,
+    ):
+        expect(
+            got,
+            right,
+            f"The {name} of the earlier tokens come first, those of the new tokens behind them.",
+            what=f"The cache of {name}",
+            mistakes={
+                f"The cache of {name} did not grow: the next step needs the new ones too.": old,
+                f"Only the new {name} were returned. The earlier ones are needed at every step.":
+                    new,
+                f"The new {name} stand in front of the earlier ones.": torch.cat([new, old], 2),
+                **{words: slips[right is keys] for words, slips in exchanged.items()},
+            },
+        )
+
+
+def _step_one(step: Any) -> None:
+    """A single new token attends to everything."""
+    q, k, v, past_k, past_v = case = _step_case(1, 2, 3, 1, 3, 2)
+    right, keys, values = _stepped(*case)
+    expect(
+        parts(step(*case), *STEP_NAMES)[0],
+        right,
+        "The new token should attend to the three earlier ones and to itself.",
+        what="The result for one new token",
+        mistakes={
+            "The new token does not attend to itself. Its key and value join the cache first.":
+                _attend(q, past_k, past_v),
+            "The new token attends to nothing but itself: the cache was not read.": v,
+            "The causal mask was cut from its first row, so the new token sees the oldest token "
+            "alone. The new tokens are the last rows.": values[:, :, :1],
+            "The scale is missing: divide the scores by √d.": _attend(q, keys, values, scale=1.0),
+            "The scores were divided by the root of the number of keys. It is √d.":
+                _attend(q, keys, values, scale=keys.shape[2] ** -0.5),
+            "The scores were divided by d. It is √d.": _attend(q, keys, values, scale=1 / 3),
+            "The heads were mixed up: keys of another head were read.":
+                _attend(q, keys.flip(1), values),
+        },
+    )
+
+
+def _step_many(step: Any) -> None:
+    """Of several new tokens, each sees the earlier ones and the new ones up to itself."""
+    q, k, v, past_k, past_v = case = _step_case(1, 1, 2, 3, 2, 2)
+    right, keys, values = _stepped(*case)
+    corner = torch.ones(3, 5).tril().bool()
+    expect(
+        parts(step(*case), *STEP_NAMES)[0],
+        right,
+        "New token i may attend to the keys 0, ..., M + i.",
+        what="The result for three new tokens",
+        mistakes={
+            "The mask is missing: a new token sees the new tokens behind it.":
+                _attend(q, keys, values),
+            "The causal mask starts in its upper left corner, as if there were no cache. New token "
+            "i is token M + i of the sequence: `tril(M)`.": _attend(q, keys, values, corner),
+            "A new token does not see itself. The diagonal of the mask is one place off.":
+                _attend(q, keys, values, torch.ones(3, 5).tril(1).bool()),
+            "A new token sees the one behind it. The diagonal of the mask is one place off.":
+                _attend(q, keys, values, torch.ones(3, 5).tril(3).bool()),
+            "The new tokens do not see one another.":
+                _attend(q, keys, values,
+                        torch.cat([torch.ones(3, 2), torch.eye(3)], 1).bool()),
+            "The new tokens see the cache alone.": _attend(q, past_k, past_v),
+            "The new tokens see one another alone: the cache was not read.":
+                _attend(q, k, v, torch.ones(3, 3).tril().bool()),
+        },
+    )
+
+
+def _step_whole(step: Any) -> None:
+    """In pieces of any length, the result is that of one pass."""
+    b, h, n, d, e = 2, 2, 7, 3, 5
+    q, k, v, past_k, past_v = _step_case(b, h, 0, n, d, e)
+    whole = _attend(q, k, v, _seen(n, 0))
+    for lengths in ([7], [3, 1, 2, 1], [1] * 7):
+        keys, values, done = past_k, past_v, 0
+        for length in lengths:
+            new = slice(done, done + length)
+            z, keys, values = parts(
+                step(q[:, :, new], k[:, :, new], v[:, :, new], keys, values), *STEP_NAMES
+            )
+            expect(
+                z, whole[:, :, new],
+                f"Read in pieces of {lengths}, tokens {done} to {done + length - 1} differ.",
+                what=f"Read in pieces of {lengths}, a result",
+            )
+            done += length
+
+
+def _step_gradients(step: Any) -> None:
+    """Gradients reach the new tokens and the cache."""
+    names = ("q", "k", "v", "past_k", "past_v")
+    case = dict(zip(names, _step_case(1, 1, 2, 2, 2, 3), strict=True))
+    expect_gradients(lambda *tensors: parts(step(*tensors), *STEP_NAMES)[0], **case)
+
+
+CACHED_STEP = Exercise(
+    name="cached-step",
+    title="Attend to a cache",
+    level=2,
+    section='chapters/12_generation, section "The cache"',
+    stub=cached_attention,
+    properties=(_step_cache, _step_one, _step_many, _step_whole, _step_gradients),
+    hints=(
+        "First let the cache grow. Then ask which keys new token i may read.",
+        "New token i is token M + i of the sequence, so it may read the keys 0, ..., M + i. As a "
+        "mask this is a lower triangle whose diagonal is moved M places to the right.",
+        "`keys = torch.cat([past_k, k], dim=2)`, the same for the values; "
+        "`seen = torch.ones(N, M + N, dtype=torch.bool).tril(M)`; then masked attention.",
+    ),
+)
+
+EXERCISES = (LEFT_PADDING, CACHED_STEP)

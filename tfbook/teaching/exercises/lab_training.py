@@ -1,0 +1,140 @@
+"""Step 8 of the Shakespeare lab: a training run."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tfbook.teaching.exercises._spec import Exercise, Wrong
+
+# lab-train --------------------------------------------------------------------------------------
+
+
+def train(
+    model: torch.nn.Module,
+    batches: Callable[[int], object],
+    loss: Callable[[torch.nn.Module, object], torch.Tensor],
+    steps: int,
+) -> list[float]:
+    """Train a model in place.
+
+    Step i takes the batch batches(i), computes loss(model, batch) and its gradients, and changes
+    the weights once. Optimizer, learning rates and schedule are yours.
+
+    model: to be trained, in training mode. batches: from the number of a step, 0, 1, …, to its
+    batch. loss: of a model and a batch, a tensor of shape (). steps: how many.
+    Returns: the losses, one float for each step, each from before the weights were changed.
+    """
+    ...
+
+
+class _Toy(torch.nn.Module):
+    """Predicts the next of six characters from the present one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.embed = torch.nn.Embedding(6, 16)
+        self.hidden = torch.nn.Linear(16, 16)
+        self.head = torch.nn.Linear(16, 6)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.hidden(self.embed(tokens))))
+
+
+class _Run:
+    """A small task that writes down what a training run does with it."""
+
+    def __init__(self) -> None:
+        self.model, self.numbers, self.values = _Toy(), [], []
+        self.model.eval()
+        self.modes: list[bool] = []
+        generator = torch.Generator().manual_seed(9)
+        self.rows = torch.randint(6, (200, 4, 8), generator=generator)
+
+    def batches(self, number: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise Wrong(f"`batches` takes the number of a step. It got {type(number).__name__}.")
+        self.numbers.append(number)
+        x = self.rows[number % 200]
+        return x, (5 * x + 2) % 6
+
+    def loss(self, model: Any, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        if model is not self.model:
+            raise Wrong("`loss` was given another model. Train the one that came, in place.")
+        x, y = batch
+        self.modes.append(model.training)
+        value = torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        self.values.append(value.item())
+        return value
+
+
+def _train_run(train: Any, steps: int) -> tuple[_Run, list[float]]:
+    run = _Run()
+    losses = train(run.model, run.batches, run.loss, steps)
+    if not isinstance(losses, list) or not all(isinstance(x, float) for x in losses):
+        kind = type(losses).__name__
+        raise Wrong(f"The result is a {kind}. Return a list of floats, one for each step.")
+    if len(losses) != steps:
+        raise Wrong(f"{steps} steps give {steps} losses, and {len(losses)} came back.")
+    return run, losses
+
+
+def _train_learns(train: Any) -> None:
+    """The loss falls, because the weights change."""
+    torch.optim.SGD([torch.zeros(1)])  # the first optimizer of a process loads slowly
+    run, losses = _train_run(train, 80)
+    fresh = _Toy().state_dict()
+    same = all(torch.equal(fresh[name], w) for name, w in run.model.state_dict().items())
+    if same:
+        raise Wrong("After 80 steps the weights are what they were. Who calls `optimizer.step()`?")
+    first, last = sum(losses[:5]) / 5, sum(losses[-5:]) / 5
+    if not last < 0.7 * first:
+        raise Wrong(
+            "The next character follows from the present one, which 80 steps are enough to find "
+            "out, and the loss did not fall by a third. Are the gradients cleared between steps? "
+            "Does the learning rate suit the optimizer?",
+            got=last, wanted=f"below {0.7 * first:.3f}",
+        )
+
+
+def _train_batches(train: Any) -> None:
+    """Step i takes batch i, each once."""
+    run, _ = _train_run(train, 7)
+    if run.numbers != list(range(7)):
+        words = "The batches were not taken as 0, 1, 2, …, each once."
+        if len(set(run.numbers)) == 1:
+            words = "Every step took the same batch: the model would learn it by heart."
+        elif run.numbers and min(run.numbers) == 1:
+            words = "The first step has the number 0."
+        raise Wrong(words, got=run.numbers, wanted=list(range(7)))
+
+
+def _train_losses(train: Any) -> None:
+    """What comes back are the losses of the steps, and the model was in training mode."""
+    run, losses = _train_run(train, 12)
+    if len(run.values) != 12:
+        raise Wrong(f"The loss was computed {len(run.values)} times in 12 steps.")
+    if not torch.allclose(torch.tensor(losses), torch.tensor(run.values), rtol=1e-4):
+        raise Wrong("These are not the losses of the steps.", got=losses, wanted=run.values)
+    if not all(run.modes):
+        raise Wrong("The model was in evaluation mode. Call `model.train()`: dropout belongs here.")
+
+
+LAB_TRAIN = Exercise(
+    name="lab-train",
+    title="A training run",
+    level=2,
+    section='chapters/lab_shakespeare, section "Step 8: train"',
+    stub=train,
+    properties=(_train_learns, _train_batches, _train_losses),
+    hints=(
+        "Five lines in a loop, or one call of `tfbook.training.fit`.",
+        "Make the optimizer once, before the loop. In the loop: the loss, `zero_grad`, "
+        "`backward`, `step`, and `loss.item()` into a list.",
+        "`fit(model, batches, loss=loss, optimizer=torch.optim.AdamW(model.parameters(), "
+        "lr=5e-3), steps=steps, progress=False).losses`",
+    ),
+)
+
+EXERCISES = (LAB_TRAIN,)

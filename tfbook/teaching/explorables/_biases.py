@@ -1,0 +1,186 @@
+"""relative_bias_shapes: what is added to a score, as a function of the distance alone."""
+
+import math
+
+from tfbook.teaching.explorables._base import (
+    Explorable,
+    boolean,
+    matrix,
+    one_of,
+    softmax,
+    whole,
+    wrapped,
+)
+
+TITLE = "What a distance adds to the score"
+SCHEMES = ("none", "alibi", "t5", "shaw")
+
+
+def relative_bias_shapes(
+    *,
+    scheme: str = "alibi",
+    head: int = 0,
+    n_heads: int = 8,
+    distance: int = -12,
+    n_buckets: int = 32,
+    max_distance: int = 128,
+    bidirectional: bool = False,
+    clip: int = 16,
+    reach: int = 64,
+    t5_table=None,
+    shaw_table=None,
+) -> Explorable:
+    r"""Return a figure of the bias that a relative scheme adds to a score at each distance.
+
+    The distance is $\delta = j - i$, the key's position less the query's. ALiBi adds
+    $-m_h|\delta|$ with a slope for each head; T5 adds a learned number for each of a few buckets,
+    fine for near keys and logarithmic for far ones; Shaw's vectors are chosen by $\delta$ clipped
+    to $[-k, k]$. Where there are numbers, a second picture shows their softmax: the weights if the
+    contents of all keys scored alike.
+
+    Args:
+        scheme: "none", "alibi", "t5" or "shaw".
+        head: Which head, from 0; a scheme with fewer heads shows its last.
+        n_heads: Heads of ALiBi, 1 to 16.
+        distance: The distance that is read off, from -`reach` to `reach`.
+        n_buckets: Buckets of T5, even, 4 to 64.
+        max_distance: T5's maximum distance, at which its last bucket has begun, up to 512.
+        bidirectional: Show keys after the query too; T5 halves its buckets for that.
+        clip: The $k$ at which Shaw clips distances, 1 to 64.
+        reach: How far the picture goes, 16 to 256.
+        t5_table: Learned biases `(n_buckets, heads)`, a tensor or nested lists; without them the
+            buckets' numbers are shown.
+        shaw_table: $q \cdot a_\delta$ for $\delta = -k..k$, `(2 clip + 1, heads)`; without it the
+            clipped distances are shown.
+
+    Raises:
+        TypeError: if an argument is of another kind.
+        ValueError: if it is out of range or a table does not fit.
+
+    Source: [press2022train], [raffel2020exploring], [shaw2018self].
+    Explained in: chapters/04_positions, section "Relative positions".
+    """
+    reach = whole("reach", 16, 256)(reach)
+    buckets = _buckets_check
+    checks = {
+        "scheme": one_of("scheme", *SCHEMES),
+        "head": whole("head", 0, 63),
+        "n_heads": whole("n_heads", 1, 16),
+        "distance": whole("distance", -reach, reach),
+        "n_buckets": buckets,
+        "max_distance": whole("max_distance", 2, 512),
+        "bidirectional": boolean("bidirectional"),
+        "clip": whole("clip", 1, 64),
+    }
+    given = {
+        "scheme": scheme, "head": head, "n_heads": n_heads, "distance": distance,
+        "n_buckets": n_buckets, "max_distance": max_distance, "bidirectional": bidirectional,
+        "clip": clip,
+    }  # fmt: skip
+    state = {name: check(given[name]) for name, check in checks.items()}
+    exact = n_buckets // (4 if bidirectional else 2)
+    if max_distance <= exact:
+        raise ValueError(
+            f"max_distance must exceed the {exact} distances with a bucket of their own, "
+            f"got {max_distance}"
+        )
+    if distance > 0 and not bidirectional:
+        raise ValueError(f"distance must be at most 0 unless bidirectional, got {distance}")
+    if t5_table is not None:
+        t5_table = matrix("t5_table", n_buckets)(t5_table)
+        # The table belongs to one way of counting buckets.
+        checks["n_buckets"] = _only("n_buckets", n_buckets)
+        checks["bidirectional"] = _only("bidirectional", bidirectional)
+    if shaw_table is not None:
+        shaw_table = matrix("shaw_table", 2 * clip + 1)(shaw_table)
+        checks["clip"] = _only("clip", clip)
+
+    def at(now: dict, delta: int) -> tuple:
+        """The bias and the bucket of one distance."""
+        kind, head = now["scheme"], now["head"]
+        if kind == "alibi":
+            slopes = slopes_of(now["n_heads"])
+            return -slopes[min(head, len(slopes) - 1)] * abs(delta), None
+        if kind == "t5":
+            b = bucket_of(delta, now["bidirectional"], now["n_buckets"], now["max_distance"])
+            return t5_table and t5_table[b][min(head, len(t5_table[b]) - 1)], b
+        if kind == "shaw":
+            c = max(-now["clip"], min(now["clip"], delta))
+            row = shaw_table and shaw_table[c + now["clip"]]
+            return row and row[min(head, len(row) - 1)], c
+        return 0.0, None
+
+    def results(now: dict) -> dict:
+        delta = now["distance"] if now["bidirectional"] else min(0, now["distance"])
+        bias, bucket = at(now, delta)
+        slope = slopes_of(now["n_heads"])[min(now["head"], now["n_heads"] - 1)]
+        weights = None
+        if bias is not None:
+            last = reach if now["bidirectional"] else 0
+            weights = softmax([at(now, x)[0] for x in range(-reach, last + 1)])
+        return {
+            "bias": bias, "bucket": bucket, "weights": weights,
+            "slope": slope if now["scheme"] == "alibi" else None,
+        }  # fmt: skip
+
+    def text(now: dict) -> str:
+        slopes = ", ".join(f"{s:.4g}" for s in slopes_of(now["n_heads"]))
+        far = [1, 8, 16, 32, 64, 128]
+        how = (now["bidirectional"], now["n_buckets"], now["max_distance"])
+        numbers = ", ".join(f"{x} → {bucket_of(-x, *how)}" for x in far)
+        return wrapped(f"""{TITLE}
+
+        Distance is the key's position less the query's. ALiBi with {now["n_heads"]} heads takes off
+        a slope for each position of distance; the slopes are {slopes}. T5 has {now["n_buckets"]}
+        buckets with a learned number each; keys so far before the query fall into these buckets:
+        {numbers}. Shaw's scheme tells distances apart up to {now["clip"]} in each direction, and
+        all farther ones look like {now["clip"]}. Without a scheme every distance adds 0.
+
+        In the page you choose the scheme and the head, change the number of heads, the buckets and
+        where they end, and read off the bias at each distance.""")
+
+    data = {
+        "title": TITLE, "reach": reach, "schemes": list(SCHEMES), "t5_table": t5_table,
+        "shaw_table": shaw_table,
+    }  # fmt: skip
+    return Explorable(
+        "relative_bias_shapes", data=data, state=state, checks=checks, results=results, text=text
+    )
+
+
+def slopes_of(n_heads: int) -> list[float]:
+    """Return ALiBi's slopes: a geometric sequence, filled up from the next one if need be."""
+    # Not positions.alibi_slopes: this package stands below it, and a text needs no tensors.
+    power = 1 << (n_heads.bit_length() - 1)
+    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
+    between = [2 ** (-4 * (h + 1) / power) for h in range(0, 2 * power, 2)]
+    return slopes + between[: n_heads - power]
+
+
+def bucket_of(delta: int, bidirectional: bool, n_buckets: int, max_distance: int) -> int:
+    """Return T5's bucket of a distance, key less query."""
+    size = n_buckets // 2 if bidirectional else n_buckets
+    start = size if bidirectional and delta > 0 else 0
+    far = abs(delta) if bidirectional else max(0, -delta)
+    exact = size // 2
+    if far < exact:
+        return start + far
+    share = math.log(far / exact) / math.log(max(max_distance, exact + 1) / exact)
+    # Where the share is a whole number of buckets, rounding must not take one off.
+    return start + min(size - 1, exact + math.floor(share * (size - exact) + 1e-9))
+
+
+def _buckets_check(value):
+    value = whole("n_buckets", 4, 64)(value)
+    if value % 2:
+        raise ValueError(f"n_buckets must be even, got {value}")
+    return value
+
+
+def _only(name: str, wanted):
+    def check(value):
+        if value != wanted or type(value) is not type(wanted):
+            raise ValueError(f"{name} is fixed to {wanted} by the table, got {value}")
+        return value
+
+    return check

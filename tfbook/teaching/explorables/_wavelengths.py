@@ -1,0 +1,81 @@
+"""encoding_wavelengths: the sinusoidal encoding as clocks that turn at different speeds."""
+
+import math
+
+from tfbook.teaching.explorables._base import Explorable, number, whole, wrapped
+
+TITLE = "A position read from clocks"
+
+
+def encoding_wavelengths(
+    *,
+    d_model: int = 32,
+    base: float = 10_000.0,
+    n_positions: int = 128,
+    position: int = 10,
+    pair: int = 3,
+) -> Explorable:
+    r"""Return a figure of the sinusoidal encoding: a clock for each pair of entries, and a curve.
+
+    Pair $i$ holds $\sin(p\,\omega_i)$ and $\cos(p\,\omega_i)$ with
+    $\omega_i = \text{base}^{-2i/d}$, so it turns once every
+    $\lambda_i = 2\pi\,\text{base}^{2i/d}$ positions. On a dial whose hand starts at the top and
+    turns clockwise, the two entries are the hand's tip: across and up.
+
+    Args:
+        d_model: Number of entries, even, 4 to 64.
+        base: From 2 to 1 000 000.
+        n_positions: How many positions the curve shows, 16 to 512.
+        position: From 0 to `n_positions` - 1.
+        pair: Which pair the curve shows, 0 to `d_model` / 2 - 1.
+
+    Raises:
+        TypeError: if an argument is of another kind.
+        ValueError: if it is out of range.
+
+    Source: [vaswani2017attention].
+    Explained in: chapters/04_positions, section "Sinusoidal encoding".
+    """
+    d = whole("d_model", 4, 64)(d_model)
+    if d % 2:
+        raise ValueError(f"d_model must be even, got {d}")
+    n = whole("n_positions", 16, 512)(n_positions)
+    checks = {
+        "position": whole("position", 0, n - 1),
+        "pair": whole("pair", 0, d // 2 - 1),
+        "base": number("base", 2, 1e6),
+    }
+    given = {"position": position, "pair": pair, "base": base}
+    state = {name: check(given[name]) for name, check in checks.items()}
+
+    def results(now: dict) -> dict:
+        frequencies = [now["base"] ** (-2 * i / d) for i in range(d // 2)]
+        angles = [now["position"] * w for w in frequencies]
+        frequency, angle = frequencies[now["pair"]], angles[now["pair"]]
+        return {
+            "frequency": frequency,
+            "wavelength": 2 * math.pi / frequency,
+            "angle": angle,
+            "turns": angle / (2 * math.pi),
+            "encoding": [f(a) for a in angles for f in (math.sin, math.cos)],
+        }
+
+    def text(now: dict) -> str:
+        got = results(now)
+        waves = [2 * math.pi * now["base"] ** (2 * i / d) for i in range(d // 2)]
+        i = now["pair"]
+        return wrapped(f"""{TITLE}
+
+        {d // 2} pairs of entries encode a position in {d} numbers. With base {now["base"]:g} the
+        first pair turns once every {waves[0]:.2f} positions and the last once every
+        {waves[-1]:,.0f}. Pair {i} has the wavelength {waves[i]:.2f}; at position
+        {now["position"]} it has made {got["turns"]:.3f} turns, so its entries are
+        sin = {got["encoding"][2 * i]:.3f} and cos = {got["encoding"][2 * i + 1]:.3f}.
+
+        In the page, sliders move the position from 0 to {n - 1}, choose the pair and change the
+        base; a dial for each pair turns with the position.""")
+
+    data = {"title": TITLE, "d_model": d, "n_positions": n}
+    return Explorable(
+        "encoding_wavelengths", data=data, state=state, checks=checks, results=results, text=text
+    )

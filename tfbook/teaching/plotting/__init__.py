@@ -1,0 +1,15 @@
+"""Pictures of arrays: heatmaps, lines, bars and annotated tensors, each with a text alternative.
+
+Every function takes numbers (lists, arrays or tensors), never a model, displays one PNG and
+returns `None`. The title says what to see; `alt` says it to a reader who cannot see the picture
+and is refused when it is empty or a placeholder. The same call gives the same bytes.
+
+In the dark theme the page inverts the pictures and turns the hues back, so a title speaks of
+strong and pale cells, not of dark and light ones.
+"""
+
+from tfbook.teaching.plotting._curves import bars, lines
+from tfbook.teaching.plotting._look import figure, show, style
+from tfbook.teaching.plotting._maps import heatmap, tensor_picture
+
+__all__ = ["bars", "figure", "heatmap", "lines", "show", "style", "tensor_picture"]

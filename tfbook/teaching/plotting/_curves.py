@@ -1,0 +1,218 @@
+"""Lines and bars."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
+from tfbook.teaching.plotting._look import (
+    INK,
+    SOFT_INK,
+    WIDTH,
+    array,
+    check_labels,
+    figure,
+    number_text,
+    show,
+    style,
+    write_title,
+)
+
+
+def lines(
+    x,
+    series: Mapping[str, Sequence[float]],
+    *,
+    title: str,
+    alt: str,
+    xlabel: str,
+    ylabel: str,
+    xlog: bool = False,
+    ylog: bool = False,
+    markers: bool | None = None,
+    bands: Mapping[str, tuple] | None = None,
+    levels: Mapping[str, float] | None = None,
+    points: Mapping[str, tuple] | None = None,
+    marks: Mapping[str, float] | None = None,
+    ylim: tuple[float, float] | None = None,
+) -> None:
+    """Display one curve for each entry of `series` over the common `x`.
+
+    Args:
+        x: Numbers `(n,)`; or a dict with the labels of `series`, one `x` for each.
+        series: Label → numbers `(n,)`; nan leaves a gap.
+        title: What to see, in one sentence.
+        alt: The same for a reader who cannot see it, at least 25 characters.
+        xlabel: What x is, with its unit.
+        ylabel: What y is, with its unit.
+        xlog: Logarithmic x; powers of two get ticks of their own.
+        ylog: Logarithmic y.
+        markers: Mark the points; by default when there are at most 16.
+        bands: Label → (low, high): a shaded band around the curve of that label.
+        levels: Label → y: a thin dotted line across the picture, for a law or a bound.
+        points: Label → (x, y): observations, drawn as grey dots without a line.
+        marks: Label → x: a dashed line from bottom to top, for a place where something changes.
+        ylim: Smallest and largest y.
+
+    Raises:
+        TypeError: if an argument is not made of numbers.
+        ValueError: if lengths differ, a label is unknown, or an axis label is missing.
+    """
+    _axis_names(xlabel, ylabel)
+    if not isinstance(series, Mapping) or not series:
+        raise ValueError("series must be a dict of label → numbers with at least one entry")
+    xs = {k: array(x[k] if isinstance(x, Mapping) else x, "x", ndim=1) for k in series}
+    ys = {k: array(v, f"series[{k!r}]", ndim=1) for k, v in series.items()}
+    for k, y in ys.items():
+        if y.shape != xs[k].shape:
+            raise ValueError(
+                f"series[{k!r}] must have the length of x, got {y.shape} and {xs[k].shape}"
+            )
+    if unknown := set(bands or {}) - set(ys):
+        raise ValueError(f"bands must use labels of series, got {sorted(unknown)}")
+    fig, ax = figure()
+    with style():
+        for (k, y), mark in zip(ys.items(), "osD^vP" * (1 + len(ys) // 6), strict=False):
+            few = len(y) <= 16 if markers is None else markers
+            (line,) = ax.plot(xs[k], y, label=k, marker=mark if few else "", mec="white", mew=1)
+            if k in (bands or {}):
+                low, high = (array(b, f"bands[{k!r}]", ndim=1) for b in bands[k])
+                ax.fill_between(xs[k], low, high, color=line.get_color(), alpha=0.16, lw=0)
+        for k, (px, py) in (points or {}).items():
+            px, py = array(px, f"points[{k!r}]", ndim=1), array(py, f"points[{k!r}]", ndim=1)
+            if px.shape != py.shape:
+                raise ValueError(
+                    f"points[{k!r}] must have as many x as y, got {px.shape} and {py.shape}"
+                )
+            ax.plot(px, py, ls="", marker="o", ms=4.5, color=SOFT_INK, label=k, zorder=1)
+        for k, level in (levels or {}).items():
+            ax.axhline(level, color=SOFT_INK, lw=1.4, ls=(0, (1, 2)), label=k)
+        for k, at in (marks or {}).items():
+            ax.axvline(at, color=SOFT_INK, lw=1.4, ls=(0, (5, 3)), label=k, zorder=1)
+        every_x = np.concatenate(list(xs.values()))
+        if xlog:
+            _log_axis(ax, every_x)
+        elif np.array_equal(every_x, np.round(every_x)):
+            # Counts: there is no word two and a half.
+            ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+        if ylog:
+            ax.set_yscale("log")
+        if ylim is not None:
+            ax.set_ylim(*ylim)
+        ax.set_xlabel(xlabel)
+        ax.set_ylabel(ylabel)
+        if len(ys) + len(levels or {}) + len(points or {}) + len(marks or {}) > 1:
+            # Nobody looks for an empty corner between the lines across; above there is room.
+            above = {"loc": "lower left", "bbox_to_anchor": (0, 1.02), "ncols": 3}
+            ax.legend(**(above | {"borderaxespad": 0} if marks else {"loc": "best"}))
+        write_title(fig, title)
+    show(fig, alt=alt, title=title)
+
+
+def bars(
+    heights,
+    *,
+    title: str,
+    alt: str,
+    labels: Sequence[str] | None = None,
+    xlabel: str | None = None,
+    ylabel: str,
+    values: bool = True,
+    digits: int = 2,
+    horizontal: bool | None = None,
+) -> None:
+    """Display bars with their numbers: one group of bars, or several side by side.
+
+    Args:
+        heights: A dict of label → number; numbers `(n,)` with `labels`; or a dict of
+            group → numbers `(n,)` with `labels`, drawn side by side with a legend.
+        title: What to see, in one sentence.
+        alt: The same for a reader who cannot see it, at least 25 characters.
+        labels: `n` labels, needed unless `heights` is a dict of single numbers.
+        xlabel: What a bar stands for.
+        ylabel: What is measured, with its unit.
+        values: Write the number at the end of each bar.
+        digits: Decimals of those numbers.
+        horizontal: Let the bars lie; by default when the labels are long.
+
+    Raises:
+        TypeError: if an argument is not made of numbers.
+        ValueError: if labels do not fit, or a height is not finite.
+    """
+    _axis_names(ylabel)
+    if isinstance(heights, Mapping) and labels is None:
+        labels, groups = list(heights), {"": array(list(heights.values()), "heights", ndim=1)}
+    elif isinstance(heights, Mapping):
+        groups = {k: array(v, f"heights[{k!r}]", ndim=1) for k, v in heights.items()}
+    else:
+        groups = {"": array(heights, "heights", ndim=1)}
+    sizes = {len(g) for g in groups.values()}
+    if len(sizes) != 1 or sizes == {0}:
+        raise ValueError(f"heights must be groups of one non-zero length, got {sorted(sizes)}")
+    n = sizes.pop()
+    if labels is None:
+        raise ValueError(f"labels must name the {n} bars, got none")
+    check_labels(labels, n, "labels")
+    if not all(np.isfinite(g).all() for g in groups.values()):
+        raise ValueError("heights must be finite, got nan or inf")
+    labels = [str(label) for label in labels]
+    if horizontal is None:
+        horizontal = max(map(len, labels)) > max(4, 40 // n)
+    thick = 0.78 / len(groups)
+    size = (WIDTH, 1.5 + n * max(0.42, 0.3 * len(groups))) if horizontal else None
+    fig, ax = figure(size=size)
+    hatches = ["", "///", "...", "xx"]
+    with style():
+        colors = matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]
+        for g, (label, h) in enumerate(groups.items()):
+            at = np.arange(n) + (g - (len(groups) - 1) / 2) * thick
+            look = {
+                "color": colors[g % len(colors)], "label": label, "ec": "white", "lw": 0.8,
+                "hatch": hatches[g % len(hatches)],
+            }  # fmt: skip
+            drawn = ax.barh(at, h, thick, **look) if horizontal else ax.bar(at, h, thick, **look)
+            if values:
+                small = 12 if n * len(groups) <= 8 else 10.5
+                texts = [number_text(v, digits) for v in h]
+                ax.bar_label(drawn, texts, padding=3, fontsize=small, color=INK)
+        place, name = (
+            (ax.set_yticks, ax.set_ylabel) if horizontal else (ax.set_xticks, ax.set_xlabel)
+        )
+        place(np.arange(n), labels)
+        name(xlabel or "")
+        (ax.set_xlabel if horizontal else ax.set_ylabel)(ylabel)
+        ax.grid(False, axis="y" if horizontal else "x")
+        ax.margins(**{"x" if horizontal else "y": 0.14})
+        (ax.axvline if horizontal else ax.axhline)(0, color="#8b929b", lw=0.9)
+        if horizontal:
+            ax.invert_yaxis()
+        if len(groups) > 1:
+            # Above the bars, where nothing can lie under it.
+            box = (0, 1.02)
+            ax.legend(
+                loc="lower left", bbox_to_anchor=box, ncols=min(len(groups), 3), borderaxespad=0
+            )
+        write_title(fig, title)
+    show(fig, alt=alt, title=title)
+
+
+def _axis_names(*names: str) -> None:
+    for name in names:
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError(f"xlabel and ylabel must say what is drawn, got {name!r}")
+
+
+def _log_axis(ax, x: np.ndarray) -> None:
+    if x.min() <= 0:
+        raise ValueError(f"x must be positive for xlog, got {x.min()}")
+    logs = np.log2(x)
+    if np.allclose(logs, np.round(logs)):
+        ax.set_xscale("log", base=2)
+        ticks = np.unique(x)
+        ticks = ticks[:: max(1, math.ceil(len(ticks) / 8))]
+        ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+        ax.minorticks_off()
+    else:
+        ax.set_xscale("log")

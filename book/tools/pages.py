@@ -205,7 +205,7 @@ def _outputs(chapters: Path) -> Iterator[dict]:
 
 
 class Explorable(SphinxDirective):
-    """Show a figure of `tfbook.teaching.explorables`; the content may hold its arguments as YAML."""
+    """Show a figure of `tfbook.teaching.explorables`; the content may be its arguments as YAML."""
 
     required_arguments = 1
     has_content = True

@@ -1,7 +1,8 @@
 """What is true of multi-head attention, as checks that any module of that name can be put through.
 
-A check is `check(kit)`, with a kit's `attention` in the place of `tfbook.attention.multihead` and `latent` in
-that of `tfbook.attention.latent`; it raises AssertionError when the property does not hold. The checks run
+A check is `check(kit)`, with a kit's `attention` in the place of `tfbook.attention.multihead` and
+`latent` in that of `tfbook.attention.latent`; it raises AssertionError when the property does not
+hold. The checks run
 over the package (test_multihead.py, test_latent.py) and over planted bugs
 (test_multihead_mutants.py). All sizes are distinct primes where they may be, numbers float64.
 """

@@ -16,7 +16,7 @@ from torch.nn import functional
 from tfbook.models import TransformerConfig, build
 from tfbook.training import History, fit
 
-MODULES = ["torch._dynamo", "tfbook.models.architectures", "tfbook.training.loop"]  # what takes long to import
+MODULES = ["torch._dynamo", "tfbook.models", "tfbook.training"]  # what takes long to import
 
 
 def model(dropout=0.1):

@@ -800,5 +800,7 @@ LIBRARY = {
     "scaled-scores": attention.scaled_dot_scores,
     "causal-from-shape": attention.causal_mask,
     "masked-attention": lambda q, k, v, mask: attention.attend(q, k, v, mask=mask),
-    "padding-from-lengths": lambda lengths, max_len: attention.padding_mask(lengths, max_len)[:, None],
+    "padding-from-lengths": lambda lengths, max_len: (
+        attention.padding_mask(lengths, max_len)[:, None]
+    ),
 }

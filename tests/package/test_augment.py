@@ -30,7 +30,9 @@ CHANGES = {
     "mixup": lambda g: augment.mixup(IMAGES, torch.eye(11), alpha=1.0, generator=g)[0],
     "add_noise": lambda g: augment.add_noise(WAVES, 13.0, generator=g),
     "shift": lambda g: augment.shift(WAVES, 7, generator=g),
-    "mask_spectrogram": lambda g: augment.mask_spectrogram(SPECTRA, frequencies=5, times=7, generator=g),
+    "mask_spectrogram": lambda g: augment.mask_spectrogram(
+        SPECTRA, frequencies=5, times=7, generator=g
+    ),
 }
 INPUT = {"IDS": IDS, "IMAGES": IMAGES, "WAVES": WAVES, "SPECTRA": SPECTRA}
 COPIES = {name: value.clone() for name, value in INPUT.items()}
@@ -55,7 +57,9 @@ def test_each_example_is_changed_in_its_own_way(name):
     calls = {
         "drop_words": lambda: augment.drop_words(one["IDS"], 0.3, replacement=3, generator=gen()),
         "swap_words": lambda: augment.swap_words(one["IDS"], 0.3, generator=gen()),
-        "mask_spans": lambda: augment.mask_spans(one["IDS"], 0.3, replacement=3, generator=gen())[0],
+        "mask_spans": lambda: augment.mask_spans(one["IDS"], 0.3, replacement=3, generator=gen())[
+            0
+        ],
         "flip": lambda: augment.flip(one["IMAGES"], generator=gen()),
         "crop": lambda: augment.crop(one["IMAGES"], 2, generator=gen()),
         "cutout": lambda: augment.cutout(one["IMAGES"], 3, generator=gen()),
@@ -229,7 +233,10 @@ def test_a_shift_moves_the_sound_and_fills_with_zeros():
 
 
 def test_a_masked_spectrogram_lacks_a_band_and_a_stretch():
-    hidden = augment.mask_spectrogram(torch.ones(397, 17, 23), frequencies=5, times=7, generator=gen()) == 0
+    hidden = (
+        augment.mask_spectrogram(torch.ones(397, 17, 23), frequencies=5, times=7, generator=gen())
+        == 0
+    )
     bands, stretches = hidden.all(2), hidden.all(1)  # (B, F), (B, T)
     assert torch.equal(hidden, bands[:, :, None] | stretches[:, None, :])
     for found, widest, n in ((bands, 5, 17), (stretches, 7, 23)):
@@ -243,7 +250,9 @@ def test_a_masked_spectrogram_lacks_a_band_and_a_stretch():
 
 def test_several_bands_hide_more():
     one, three = (
-        (augment.mask_spectrogram(SPECTRA, frequencies=5, times=7, bands=n, generator=gen()) == 0).sum()
+        (
+            augment.mask_spectrogram(SPECTRA, frequencies=5, times=7, bands=n, generator=gen()) == 0
+        ).sum()
         for n in (1, 3)
     )
     assert three > one
@@ -270,14 +279,26 @@ def test_several_bands_hide_more():
             r"ids must have shape \(B, N\)",
         ),
         (lambda: augment.swap_words(IDS.float(), 0.1), TypeError, "ids must be integers"),
-        (lambda: augment.mask_spans(IDS, 0.1, replacement=3, mean_length=0.5), ValueError, "at least 1"),
+        (
+            lambda: augment.mask_spans(IDS, 0.1, replacement=3, mean_length=0.5),
+            ValueError,
+            "at least 1",
+        ),
         (lambda: augment.flip(IMAGES, rate="half"), TypeError, "rate must be a number"),
         (lambda: augment.flip(torch.rand(3, 3)), ValueError, "images needs at least 3 dimensions"),
         (lambda: augment.crop(IMAGES, -1), ValueError, "padding must be at least 0"),
         (lambda: augment.cutout(IMAGES, 2.5), TypeError, "size must be an integer"),
         (lambda: augment.mixup(IMAGES, torch.eye(3)), ValueError, "must be as many, got 11 and 3"),
-        (lambda: augment.mixup(IMAGES, torch.eye(11), alpha=0.0), ValueError, "alpha must be finite"),
-        (lambda: augment.mixup(IMAGES, torch.arange(11)), TypeError, "targets must have a floating-point"),
+        (
+            lambda: augment.mixup(IMAGES, torch.eye(11), alpha=0.0),
+            ValueError,
+            "alpha must be finite",
+        ),
+        (
+            lambda: augment.mixup(IMAGES, torch.arange(11)),
+            TypeError,
+            "targets must have a floating-point",
+        ),
         (lambda: augment.add_noise(WAVES, math.inf), ValueError, "snr_db must be finite"),
         (lambda: augment.add_noise(WAVES, "loud"), TypeError, "snr_db must be a number"),
         (lambda: augment.shift(WAVES[0], 3), ValueError, "waves needs at least 2 dimensions"),

@@ -243,7 +243,9 @@ def test_speeches_stand_below_the_name_of_their_speaker():
 # Damage
 
 
-@pytest.mark.parametrize("load", [corpora.english_french, corpora.movie_sentiment, corpora.shakespeare])
+@pytest.mark.parametrize(
+    "load", [corpora.english_french, corpora.movie_sentiment, corpora.shakespeare]
+)
 @pytest.mark.parametrize("split", ["dev", "Train", None, 0])
 @pytest.mark.untyped
 def test_another_split_is_refused_by_name(load, split):

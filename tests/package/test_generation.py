@@ -279,7 +279,11 @@ def test_scores_need_two_tokens_and_a_window_that_moves():
 def test_sampling_refuses_what_it_cannot_mean():
     logits = torch.zeros(2, 3)
     for call, error, words in (
-        (lambda: generation.temperature(logits, 0), ValueError, "most likely token, tfbook.generation.sampling"),
+        (
+            lambda: generation.temperature(logits, 0),
+            ValueError,
+            "most likely token, tfbook.generation",
+        ),
         (lambda: generation.temperature(logits.long(), 1.0), TypeError, "logits must have a float"),
         (lambda: generation.top_k(logits, 2.0), TypeError, "top_k must be an integer"),
         (lambda: generation.top_p(logits, True), TypeError, "top_p must be a number"),

@@ -21,7 +21,13 @@ import tfbook.models.layers
 from tfbook.attention import SlidingCache, StaticCache, causal_mask
 from tfbook.models import PRESETS, Patches, TransformerConfig, build, preset, shift_right
 
-KIT = Kit(tfbook.models.layers, tfbook.models.blocks, tfbook.models.config, tfbook.models.architectures, tfbook.attention.multihead)
+KIT = Kit(
+    tfbook.models.layers,
+    tfbook.models.blocks,
+    tfbook.models.config,
+    tfbook.models.architectures,
+    tfbook.attention.multihead,
+)
 
 
 @pytest.mark.parametrize("name", CHECKS)

@@ -70,7 +70,10 @@ def test_half_precision_scores_come_in_float32():
 @given(seed=st.integers(0, 1000), temperature=st.floats(0.1, 10))
 def test_temperature_divides_the_scores(seed, temperature):
     s = Case(seed=seed).normal(5, 7)
-    close(attention.masked_softmax(s, temperature=temperature), attention.masked_softmax(s / temperature))
+    close(
+        attention.masked_softmax(s, temperature=temperature),
+        attention.masked_softmax(s / temperature),
+    )
 
 
 @given(seed=st.integers(0, 1000))
@@ -153,10 +156,18 @@ S = torch.randn(5, 7)
             ValueError,
             r"w_a must have shape \(d_hidden,\)",
         ),
-        (lambda: attention.masked_softmax(S, temperature=0.0), ValueError, "temperature must be fin"),
+        (
+            lambda: attention.masked_softmax(S, temperature=0.0),
+            ValueError,
+            "temperature must be fin",
+        ),
         (lambda: attention.masked_softmax(S, S), TypeError, "mask must be boolean"),
         (lambda: attention.masked_softmax(S, S.T > 0), ValueError, "queries come before keys"),
-        (lambda: attention.masked_softmax(S.long()), TypeError, "scores must have a floating-point"),
+        (
+            lambda: attention.masked_softmax(S.long()),
+            TypeError,
+            "scores must have a floating-point",
+        ),
         (lambda: attention.softmax_jacobian(torch.tensor(1.0)), ValueError, "p needs at least 1"),
         (lambda: attention.restrict(S, causal=S > 0), TypeError, "causal must be True or False"),
     ],

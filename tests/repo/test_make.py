@@ -29,7 +29,9 @@ class Copy:
         self.root = root
         for name in ("pyproject.toml", "constraints.txt", "models.txt", "_config.yml", "_toc.yml"):
             (root / name).write_text("x\n")
-        for name in ("book/a.md", "book/tools/site.py", "chapters/02_a.ipynb", "tfbook/attention/masks.py"):
+        for name in (
+            "book/a.md", "book/tools/site.py", "chapters/02_a.ipynb", "tfbook/attention/masks.py"
+        ):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text("x\n")
         shutil.copy(ROOT / "Makefile", root)

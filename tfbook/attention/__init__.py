@@ -18,13 +18,7 @@ from tfbook.attention.caches import (
     StaticKVState,
     make_empty,
 )
-from tfbook.attention.exact import (
-    attend,
-    attend_sdpa,
-    attend_topk,
-    attention_with,
-    merge_partials,
-)
+from tfbook.attention.exact import attend, attend_sdpa, attend_topk, attention_with, merge_partials
 from tfbook.attention.head_surgery import (
     SomeHeads,
     Weights,
@@ -35,14 +29,8 @@ from tfbook.attention.head_surgery import (
     pick_rows,
     unpack_torch,
 )
-from tfbook.attention.latent import (
-    LatentAttention,
-    LatentState,
-)
-from tfbook.attention.lookup import (
-    hard_lookup,
-    soft_lookup,
-)
+from tfbook.attention.latent import LatentAttention, LatentState
+from tfbook.attention.lookup import hard_lookup, soft_lookup
 from tfbook.attention.masks import (
     band_mask,
     block_mask,
@@ -53,17 +41,8 @@ from tfbook.attention.masks import (
     to_additive,
     to_boolean,
 )
-from tfbook.attention.multihead import (
-    MultiHeadAttention,
-    merge_heads,
-    split_heads,
-)
-from tfbook.attention.registry import (
-    PROPERTIES,
-    VARIANTS,
-    Variant,
-    register,
-)
+from tfbook.attention.multihead import MultiHeadAttention, merge_heads, split_heads
+from tfbook.attention.registry import PROPERTIES, VARIANTS, Variant, register
 from tfbook.attention.scores import (
     additive_scores,
     at_least_float32,
@@ -75,19 +54,9 @@ from tfbook.attention.scores import (
     scaled_dot_scores,
     softmax_jacobian,
 )
-from tfbook.attention.states import (
-    KVState,
-    join_key_masks,
-    read_mask,
-    with_head_axis,
-)
-from tfbook.attention.taps import (
-    Tap,
-)
-from tfbook.attention.tiled import (
-    attend_online,
-    attend_rows,
-)
+from tfbook.attention.states import KVState, join_key_masks, read_mask, with_head_axis
+from tfbook.attention.taps import Tap
+from tfbook.attention.tiled import attend_online, attend_rows
 
 __all__ = [
     "causal_mask",

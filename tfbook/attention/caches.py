@@ -1,7 +1,7 @@
 """Three ways to hold the keys and values of the past: growing, preallocated, and forgetting.
 
-All three are states of attention (:class:`tfbook.attention.KVState`), so a mixer, a block and a model
-take any of them, and what they compute does not change: a cache is a promise about cost. The
+All three are states of attention (:class:`tfbook.attention.KVState`), so a mixer, a block and a
+model take any of them, and what they compute does not change: a cache is a promise about cost. The
 dynamic one is joined anew with every token; the static one has its room from the start and is
 written in place; the sliding one keeps the last keys only, and its size does not grow.
 

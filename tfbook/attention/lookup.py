@@ -17,6 +17,7 @@ __all__ = [
     "soft_lookup",
 ]
 
+
 def soft_lookup(
     query: Float[Tensor, "*#B N D"],
     keys: Float[Tensor, "*#B M D"],

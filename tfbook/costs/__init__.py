@@ -8,20 +8,9 @@ number of entries, not with the size of a product.
 Explained in: chapters/03_multi_head, section "What heads cost".
 """
 
-from tfbook.costs.caches import (
-    kv_cache_bytes,
-    latent_cache_bytes,
-)
-from tfbook.costs.heads import (
-    attention_flops,
-    attention_flops_parts,
-    attention_parameters,
-)
-from tfbook.costs.latent import (
-    latent_flops,
-    latent_flops_parts,
-    latent_parameters,
-)
+from tfbook.costs.caches import kv_cache_bytes, latent_cache_bytes
+from tfbook.costs.heads import attention_flops, attention_flops_parts, attention_parameters
+from tfbook.costs.latent import latent_flops, latent_flops_parts, latent_parameters
 
 __all__ = [
     "kv_cache_bytes",

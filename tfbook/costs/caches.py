@@ -11,6 +11,7 @@ __all__ = [
     "latent_cache_bytes",
 ]
 
+
 def kv_cache_bytes(
     n_layers: int,
     n_kv_heads: int,

@@ -14,6 +14,7 @@ __all__ = [
     "latent_parameters",
 ]
 
+
 def latent_parameters(
     d_model: int,
     n_heads: int,

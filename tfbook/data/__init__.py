@@ -16,12 +16,7 @@ from tfbook.data.batches import (
     token_budget,
     warm_length,
 )
-from tfbook.data.corpora import (
-    english_french,
-    movie_sentiment,
-    shakespeare,
-    word_vectors,
-)
+from tfbook.data.corpora import english_french, movie_sentiment, shakespeare, word_vectors
 from tfbook.data.duplicates import (
     bands_for,
     jaccard,
@@ -30,12 +25,7 @@ from tfbook.data.duplicates import (
     shingles,
     without_duplicates,
 )
-from tfbook.data.loading import (
-    Loader,
-    Windows,
-    rows,
-    seeded,
-)
+from tfbook.data.loading import Loader, Windows, rows, seeded
 from tfbook.data.tokenizers import (
     BOS,
     BYTES,

@@ -3,10 +3,7 @@
 Explained in: chapters/12_generation.
 """
 
-from tfbook.generation.beam import (
-    Hypothesis,
-    beam_search,
-)
+from tfbook.generation.beam import Hypothesis, beam_search
 from tfbook.generation.decoding import (
     Generation,
     TableModel,

@@ -117,8 +117,8 @@ def generate(
         generator: where random numbers come from, instead of a seed.
         state: what the model has read before the prompt; for an encoder-decoder
             ``model.remember(source)``.
-        cache: how the past is held, see :mod:`tfbook.attention.caches`; when omitted a static cache of the
-            right length, where the model has ``empty_state``.
+        cache: how the past is held, see :mod:`tfbook.attention.caches`; when omitted a static cache
+            of the right length, where the model has ``empty_state``.
         pad_id: the id that fills up short prompts; it is masked.
         on_token: called with the number of the sequence and the id for each new token.
 

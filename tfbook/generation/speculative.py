@@ -417,7 +417,7 @@ class NGramDraft:
         mask: Tensor | None = None,
         last: bool = False,
     ) -> tuple[Float[Tensor, "B _ V"], NGramState]:
-        """Return the logarithms of the counts, see :meth:`tfbook.generation.LanguageModel.decode`."""
+        """Return the logarithms of the counts, as any :class:`tfbook.generation.LanguageModel`."""
         past = 0 if state is None else state.length
         whole = tokens if state is None else torch.cat([state.tokens, tokens], dim=1)  # (B, M)
         m = whole.shape[1]

@@ -3,22 +3,9 @@
 Explained in: chapters/11_training, section "Is it any good?".
 """
 
-from tfbook.metrics.labels import (
-    accuracy,
-    f1,
-    span_f1,
-    spans,
-)
-from tfbook.metrics.likelihood import (
-    bits_per_byte,
-    perplexity,
-)
-from tfbook.metrics.text import (
-    Bleu,
-    bleu,
-    chrf,
-    words_13a,
-)
+from tfbook.metrics.labels import accuracy, f1, span_f1, spans
+from tfbook.metrics.likelihood import bits_per_byte, perplexity
+from tfbook.metrics.text import Bleu, bleu, chrf, words_13a
 
 __all__ = [
     "bits_per_byte",

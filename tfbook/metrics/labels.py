@@ -18,6 +18,7 @@ __all__ = [
     "spans",
 ]
 
+
 def accuracy(
     predicted: Int[Tensor, "*B"], targets: Int[Tensor, "*B"], *, ignore: int | None = None
 ) -> float:

@@ -12,6 +12,7 @@ __all__ = [
     "perplexity",
 ]
 
+
 def perplexity(nats: float, tokens: int = 1) -> float:
     """Return exp of the mean loss per token: as unsure as between so many equal choices.
 

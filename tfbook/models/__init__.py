@@ -3,10 +3,7 @@
 Explained in: chapters/05_architecture.
 """
 
-from tfbook.models.account import (
-    Part,
-    walk,
-)
+from tfbook.models.account import Part, walk
 from tfbook.models.architectures import (
     DecoderOnly,
     EncoderDecoder,
@@ -33,15 +30,8 @@ from tfbook.models.blocks import (
     Stack,
     Trace,
 )
-from tfbook.models.config import (
-    Patches,
-    TransformerConfig,
-)
-from tfbook.models.embeddings import (
-    LanguageHead,
-    MaskedHead,
-    PatchEmbedding,
-)
+from tfbook.models.config import Patches, TransformerConfig
+from tfbook.models.embeddings import LanguageHead, MaskedHead, PatchEmbedding
 from tfbook.models.layers import (
     ACTIVATIONS,
     FEED_FORWARDS,
@@ -58,12 +48,7 @@ from tfbook.models.layers import (
     rms_norm,
     to_conv1d,
 )
-from tfbook.models.presets import (
-    PRESETS,
-    PUBLISHED,
-    Published,
-    preset,
-)
+from tfbook.models.presets import PRESETS, PUBLISHED, Published, preset
 
 __all__ = [
     "ACTIVATIONS",

@@ -1,6 +1,6 @@
 """The parts of a layer that treat every position by itself: norms, feed-forward nets, residuals.
 
-Nothing here mixes positions; that is the business of the mixers (:mod:`tfbook.attention.multihead`). What has
+Nothing here mixes positions; that is the business of the mixers (:mod:`tfbook.attention`). What has
 no weights is a function, and a module only owns weights.
 
 Explained in: chapters/05_architecture.

@@ -23,11 +23,7 @@ from tfbook.positions.grids import (
     interpolate_grid,
     sinusoidal_encoding_2d,
 )
-from tfbook.positions.protocols import (
-    AddedPosition,
-    BiasPosition,
-    RotaryPosition,
-)
+from tfbook.positions.protocols import AddedPosition, BiasPosition, RotaryPosition
 from tfbook.positions.relative import (
     ALiBi,
     ShawPositions,

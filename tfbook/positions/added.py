@@ -28,6 +28,7 @@ __all__ = [
     "sinusoidal_wavelengths",
 ]
 
+
 def sinusoidal_encoding(
     positions: int | Real[Tensor, "*S"],
     d_model: int,

@@ -21,6 +21,7 @@ __all__ = [
     "sinusoidal_encoding_2d",
 ]
 
+
 def sinusoidal_encoding_2d(
     rows: int,
     cols: int,

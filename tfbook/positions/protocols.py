@@ -18,6 +18,7 @@ __all__ = [
     "RotaryPosition",
 ]
 
+
 @runtime_checkable
 class AddedPosition(Protocol):
     """Puts positions into the embeddings, once, before the first layer.

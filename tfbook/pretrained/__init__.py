@@ -10,10 +10,7 @@ from tfbook.pretrained.conversion import (
     weights_from,
     weights_to,
 )
-from tfbook.pretrained.families import (
-    FAMILIES,
-    Family,
-)
+from tfbook.pretrained.families import FAMILIES, Family
 from tfbook.pretrained.files import (
     PACKAGES,
     ModelPackage,
@@ -26,12 +23,7 @@ from tfbook.pretrained.files import (
     read_gguf,
     read_safetensors,
 )
-from tfbook.pretrained.loading import (
-    Pretrained,
-    load,
-    load_directory,
-    names,
-)
+from tfbook.pretrained.loading import Pretrained, load, load_directory, names
 
 __all__ = [
     "PACKAGES",

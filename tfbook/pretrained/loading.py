@@ -1,8 +1,8 @@
 """Two real models in the parts of this book: MiniLM-L6, an encoder, and SmolLM2-135M, a decoder.
 
 ``load(name)`` gives the model with its tokenizer. Their weights come in two Python packages that
-are read, never imported (:mod:`tfbook.pretrained.files`); nothing is downloaded. A third and small one,
-"shakespeare", was trained by an experiment of this package and lies in it.
+are read, never imported (:mod:`tfbook.pretrained.files`); nothing is downloaded. A third and
+small one, "shakespeare", was trained by an experiment of this package and lies in it.
 ``load_directory(path)`` does the same with a folder in the format of `transformers`.
 
 Explained in: chapters/05_architecture, section "Two real models".
@@ -40,7 +40,7 @@ __all__ = ["Pretrained", "load", "load_directory", "names"]
 
 # Trained by the experiment of this name, whose results are part of this package.
 OWN = ("shakespeare",)
-RESULTS = Path(__file__).parent / "experiments" / "results"
+RESULTS = Path(__file__).parent.parent / "experiments" / "results"
 # What SmolLM2's template says where a conversation does not begin with a system message.
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 

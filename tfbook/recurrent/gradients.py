@@ -19,6 +19,7 @@ __all__ = [
     "step_jacobians",
 ]
 
+
 def gradient_norms(
     states: Sequence[Float[Tensor, "B E"]], loss: Float[Tensor, ""]
 ) -> Float[Tensor, "B N"]:

@@ -18,6 +18,7 @@ __all__ = [
     "unroll",
 ]
 
+
 def unroll(
     cell: Cell,
     x: Float[Tensor, "B N D"],

@@ -1,9 +1,9 @@
-"""From data to weights: losses, optimizers, schedules, the loop, and checkpoints that resume exactly.
+"""From data to weights: losses, optimizers, schedules, the loop, and exact resuming.
 
 Explained in: chapters/11_training.
 """
 
-from tfbook.training import schedules
+from tfbook.training import optimizers, schedules
 from tfbook.training.checkpoints import (
     Checkpoint,
     DamagedCheckpoint,
@@ -21,17 +21,8 @@ from tfbook.training.denoising import (
     permute_sentences,
     rotate,
 )
-from tfbook.training.loop import (
-    PRECISIONS,
-    History,
-    attention_entropy,
-    fit,
-)
-from tfbook.training.muon import (
-    Muon,
-    muon_groups,
-    orthogonalize,
-)
+from tfbook.training.loop import PRECISIONS, History, attention_entropy, fit
+from tfbook.training.muon import Muon, muon_groups, orthogonalize
 from tfbook.training.objectives import (
     IGNORE,
     Example,
@@ -54,10 +45,7 @@ from tfbook.training.optimizers import (
     Written,
     decay_groups,
 )
-from tfbook.training.processes import (
-    Ranks,
-    move,
-)
+from tfbook.training.processes import Ranks, move
 from tfbook.training.recipes import (
     DEFAULTS,
     TASKS,
@@ -79,22 +67,12 @@ from tfbook.training.resuming import (
     seed_all,
     set_random,
 )
-from tfbook.training.schedules import (
-    SCHEDULES,
-    schedule,
-)
-from tfbook.training.skipping import (
-    keep_layers,
-    layer_drop,
-    stochastic_depth,
-)
-from tfbook.training.sophia import (
-    Sophia,
-    gauss_newton_bartlett,
-    hutchinson,
-)
+from tfbook.training.schedules import SCHEDULES, schedule
+from tfbook.training.skipping import keep_layers, layer_drop, stochastic_depth
+from tfbook.training.sophia import Sophia, gauss_newton_bartlett, hutchinson
 
 __all__ = [
+    "optimizers",
     "schedules",
     "schedule",
     "SCHEDULES",

@@ -1,0 +1,1 @@
+"""The scripts that made the data files from their sources, one each."""

@@ -1,6 +1,6 @@
 """Make en-fr_gnome.tsv: sentence pairs from GNOME's English help pages and their French versions.
 
-    python tfbook/data/make_english_french.py gnome-user-docs_43.0-2_all.deb [FILE]
+    python tfbook/data/make/english_french.py gnome-user-docs_43.0-2_all.deb [FILE]
 
 Reads the pinned package of Debian 12 (`apt-get download gnome-user-docs`) without installing it;
 writes FILE, by default the committed file beside this script. The same input gives the same bytes.
@@ -122,6 +122,7 @@ def make(pages: Mapping[str, bytes]) -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(__file__).with_name("en-fr_gnome.tsv")
+    beside = Path(__file__).parents[1] / "en-fr_gnome.tsv"
+    target = Path(sys.argv[2]) if len(sys.argv) > 2 else beside
     pages = read_pages(Path(sys.argv[1]).read_bytes())
     target.write_text(make(pages), encoding="utf-8", newline="\n")

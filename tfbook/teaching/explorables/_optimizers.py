@@ -57,9 +57,9 @@ def optimizer_paths(
     The bowl is $\tfrac12(u^2 + \kappa v^2)$ with its lowest point at (1, ½) and $u, v$ along axes
     turned by `tilt`; the valley is $\tfrac12(1 - x)^2 + \tfrac\kappa2(y - \tfrac12x^2)^2$. To each
     entry of a gradient noise of a standard deviation is added, uniformly distributed and the same
-    for both. The steps are those of `tfbook.training.optimizers`: SGD and Adam take the weight decay as an
-    L2 penalty, AdamW and Lion shrink the weights. The loss that is shown is that of the surface,
-    without noise and penalty.
+    for both. The steps are those of `tfbook.training.optimizers`: SGD and Adam take the weight
+    decay as an L2 penalty, AdamW and Lion shrink the weights. The loss that is shown is that of
+    the surface, without noise and penalty.
 
     Args:
         optimizer: "sgd", "momentum", "adam", "adamw" or "lion".

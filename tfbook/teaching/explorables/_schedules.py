@@ -58,9 +58,9 @@ def schedule_designer(
 ) -> Explorable:
     r"""Return a figure of the learning rate over the steps of a training.
 
-    At step $s$ it is `peak` times the factor of `tfbook.training.schedules`; the schedule of 2017, "noam",
-    is a learning rate itself, whose peak $(d \cdot \text{warmup})^{-1/2}$ follows from the size of
-    the model. The steps are 0 … `steps` − 1.
+    At step $s$ it is `peak` times the factor of `tfbook.training.schedules`; the schedule of 2017,
+    "noam", is a learning rate itself, whose peak $(d \cdot \text{warmup})^{-1/2}$ follows from
+    the size of the model. The steps are 0 … `steps` − 1.
 
     Args:
         shape: A name in `tfbook.training.SCHEDULES`.

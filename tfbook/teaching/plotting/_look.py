@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-STYLE_SHEET = Path(__file__).parent.parent / "tfbook.mplstyle"
+STYLE_SHEET = Path(__file__).with_name("tfbook.mplstyle")
 MAX_BYTES = 150_000
 MIN_ALT = 25
 PLACEHOLDERS = ("plot", "figure", "image", "picture", "chart", "graph", "heatmap", "output")

@@ -6,13 +6,13 @@ planted bugs (test_generation_mutants.py). No check compares with another librar
 distinct primes where they may be, models are float64 with random weights.
 """
 
-import importlib
 import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
+import fresh
 import torch
 from multihead_properties import close, normal, randomised
 from torch import Tensor, nn
@@ -29,11 +29,23 @@ CHECKS: dict[str, Callable[["Kit"], None]] = {}
 class Kit:
     """The modules of one package, and models built with them."""
 
+    MODULES = {
+        "beam": "tfbook.generation.beam",
+        "caches": "tfbook.attention.caches",
+        "config": "tfbook.models.config",
+        "generation": "tfbook.generation.decoding",
+        "models": "tfbook.models.architectures",
+        "sampling": "tfbook.generation.sampling",
+        "speculative": "tfbook.generation.speculative",
+    }
+
     def __init__(self, package: str):
         self.package = package
 
     def __getattr__(self, name: str) -> ModuleType:
-        return importlib.import_module(f"{self.package}.{name}")
+        if name not in self.MODULES:
+            raise AttributeError(name)
+        return fresh.copy_of(self.package, self.MODULES[name])
 
     def decoder(self, *, seed: int = 0, **choices: object) -> nn.Module:
         """Make a decoder-only model."""

@@ -6,13 +6,13 @@ neighbours) and over planted bugs (test_learning_mutants.py). No check compares 
 library. Sizes are distinct primes where they may be, numbers float64.
 """
 
-import importlib
 import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
 
+import fresh
 import torch
 from torch import Tensor, nn
 
@@ -25,11 +25,22 @@ LR, DECAY = 0.01, 0.3
 class Kit:
     """The modules of one package, and the optimizers with choices that all of them bear."""
 
+    MODULES = {
+        "denoising": "tfbook.training.denoising",
+        "muon": "tfbook.training.muon",
+        "objectives": "tfbook.training.objectives",
+        "optimizers": "tfbook.training.optimizers",
+        "schedules": "tfbook.training.schedules",
+        "sophia": "tfbook.training.sophia",
+    }
+
     def __init__(self, package: str):
         self.package = package
 
     def __getattr__(self, name: str) -> ModuleType:
-        return importlib.import_module(f"{self.package}.{name}")
+        if name not in self.MODULES:
+            raise AttributeError(name)
+        return fresh.copy_of(self.package, self.MODULES[name])
 
     def makers(self) -> dict[str, Callable[..., torch.optim.Optimizer]]:
         """Return what makes each optimizer from parameters and options."""

@@ -26,6 +26,13 @@ CUTS = ([1] * N, [2, 1, 4])
 class Kit:
     """The modules under test."""
 
+    MODULES = (
+        "tfbook.models.layers",
+        "tfbook.models.blocks",
+        "tfbook.models.config",
+        "tfbook.models.architectures",
+        "tfbook.attention.multihead",
+    )
     layers: ModuleType
     blocks: ModuleType
     config: ModuleType

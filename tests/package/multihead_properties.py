@@ -32,6 +32,7 @@ KV_HEADS = (1, 2, 3, 6)
 class Kit:
     """The modules under test."""
 
+    MODULES = ("tfbook.attention.multihead", "tfbook.attention.latent")
     attention: ModuleType
     latent: ModuleType
 

@@ -1,7 +1,6 @@
 """Blocks and stacks: parity with PyTorch's layers, any mixer, states, and what is refused."""
 
 import copy
-import sys
 
 import fresh
 import pytest
@@ -260,15 +259,16 @@ def test_a_state_of_a_model_counts_bytes_and_goes_back():
 
 @pytest.fixture(scope="module")
 def plain():
-    fresh.copies("plain_blocks", fresh.MODELS)
-    return sys.modules["plain_blocks.blocks"]
+    names = ["tfbook.attention.multihead", "tfbook.models.layers", "tfbook.models.blocks"]
+    return fresh.copies("plain_blocks", names)
 
 
 def make(module, **choices):
     """Make a block of the copied modules."""
     package = module.__name__.split(".")[0]
-    attention = sys.modules[f"{package}.multihead"].MultiHeadAttention(6, 2)
-    return module.Block(attention, sys.modules[f"{package}.layers"].FeedForward(6, 5), **choices)
+    attention = fresh.copy_of(package, "tfbook.attention.multihead").MultiHeadAttention(6, 2)
+    layers = fresh.copy_of(package, "tfbook.models.layers")
+    return module.Block(attention, layers.FeedForward(6, 5), **choices)
 
 
 X = torch.ones(1, 3, 6)

@@ -17,8 +17,8 @@ from tfbook import pretrained
 from tfbook.models import preset
 from tfbook.positions import LinearScaling
 from tfbook.pretrained import (
-    architectures,
     config_from,
+    conversion,
     family_of,
     fill_model,
     weights_from,
@@ -110,7 +110,7 @@ def ours(model, **changes):
     if not changes:
         return fill_model(settings, weights).eval()
     config = config_from(settings, weights).replace(**changes)
-    new = architectures.build(config)
+    new = conversion.build(config)
     new.load_state_dict(weights_from(weights, config, family_of(settings)))
     return new.eval()
 
@@ -429,7 +429,7 @@ def test_presets_are_the_sizes_that_transformers_has(name):
     settings = json.loads(PUBLISHED[name].to_json_string(use_diff=False))
     config, wanted = config_from(settings), preset(name)
     shapes = [
-        {key: tuple(x.shape) for key, x in architectures._empty(each).state_dict().items()}
+        {key: tuple(x.shape) for key, x in conversion._empty(each).state_dict().items()}
         for each in (config, wanted.replace(pooler=False, head=None, n_classes=None))
     ]
     assert shapes[0] == shapes[1]

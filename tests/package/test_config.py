@@ -1,7 +1,6 @@
 """Configs: counts equal to real models, published sizes, round trips, tables, what is refused."""
 
 import json
-import sys
 
 import fresh
 import pytest
@@ -242,8 +241,10 @@ def test_a_choice_left_open_is_chosen_when_it_is_needed():
 
 @pytest.fixture(scope="module")
 def plain():
-    fresh.copies("plain_config", (*fresh.MODELS, "presets"))
-    return sys.modules["plain_config.config"]
+    return fresh.copies(
+        "plain_config",
+        ["tfbook.models.architectures", "tfbook.models.presets", "tfbook.models.config"],
+    )
 
 
 CHOICES = {
@@ -326,7 +327,7 @@ def test_images_and_tokens_do_not_mix(plain, name):
 @pytest.mark.untyped
 def test_other_mistakes_are_named(plain):
     config = plain.TransformerConfig(7, 12, 2, 3, 5)
-    presets = sys.modules["plain_config.presets"]
+    presets = fresh.copy_of("plain_config", "tfbook.models.presets")
     for call, error, message in (
         (lambda: config.replace(n_head=2), TypeError, "changes must be fields .* got n_head"),
         (lambda: config.from_dict({"layers": 2}), TypeError, "choices must be fields"),

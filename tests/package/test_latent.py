@@ -4,7 +4,6 @@ The properties stand in multihead_properties.py.
 """
 
 import functools
-import sys
 
 import fresh
 import pytest
@@ -102,8 +101,8 @@ def test_its_sizes_are_shown():
 @pytest.fixture(scope="module")
 def plain():
     """The modules as a reader has them, without the tests' check of shapes."""
-    latent = fresh.copies("plain_latent", fresh.MULTIHEAD)
-    return Kit(sys.modules["plain_latent.multihead"], latent)
+    fresh.copies("plain_latent", Kit.MODULES)
+    return Kit(*(fresh.copy_of("plain_latent", name) for name in Kit.MODULES))
 
 
 REFUSED = {

@@ -1,7 +1,6 @@
 """Layers: parity with PyTorch's own, gradients, numbers of the papers, and what is refused."""
 
 import math
-import sys
 
 import fresh
 import pytest
@@ -132,8 +131,7 @@ def test_a_wider_convolution_is_no_feed_forward_network():
 
 @pytest.fixture(scope="module")
 def plain():
-    fresh.copies("plain_layers", fresh.MODELS)
-    return sys.modules["plain_layers.layers"]
+    return fresh.copies("plain_layers", ["tfbook.models.layers"])
 
 
 MISTAKES = {

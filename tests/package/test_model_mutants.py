@@ -1,7 +1,5 @@
 """The checks of layers, blocks and models proved by planted bugs, each caught by one of them."""
 
-import sys
-
 import fresh
 import pytest
 from fresh import Mutant
@@ -10,84 +8,84 @@ from model_properties import CHECKS, PARITY, Kit
 MUTANTS = [
     Mutant(
         "variance divided by d − 1",
-        "layers",
+        "tfbook.models.layers",
         "variance = (x - mean).square().mean(-1, keepdim=True)",
         "variance = (x - mean).square().sum(-1, keepdim=True) / (x.shape[-1] - 1)",
         "test_layer_norm_gives_mean_0_and_variance_1",
     ),
     Mutant(
         "ε added behind the root",
-        "layers",
+        "tfbook.models.layers",
         "y = (x - mean) / torch.sqrt(variance + eps)",
         "y = (x - mean) / (torch.sqrt(variance) + eps)",
         "test_epsilon_stands_under_the_root",
     ),
     Mutant(
         "normalised over the positions too",
-        "layers",
+        "tfbook.models.layers",
         "y = x / torch.sqrt(x.square().mean(-1, keepdim=True) + eps)",
         "y = x / torch.sqrt(x.square().mean((-1, -2), keepdim=True) + eps)",
         "test_rms_norm_gives_mean_square_1_and_keeps_the_mean",
     ),
     Mutant(
         "the norm's own ε forgotten",
-        "layers",
+        "tfbook.models.layers",
         "functional.rms_norm(x, (self.d_model,), self.weight, self.eps)",
         "functional.rms_norm(x, (self.d_model,), self.weight, 1e-5)",
         "test_norms_with_weights_are_the_functions",
     ),
     Mutant(
         "the activation on the wrong half of the gate",
-        "layers",
+        "tfbook.models.layers",
         "self.activation(self.gate_proj(x)) * self.up_proj(x)",
         "self.gate_proj(x) * self.activation(self.up_proj(x))",
         "test_a_feed_forward_network_is_its_formula",
     ),
     Mutant(
         "the tanh approximation in the place of exact GELU",
-        "layers",
+        "tfbook.models.layers",
         '"gelu": functional.gelu,  # x Φ(x), exact',
         '"gelu": gelu_tanh,',
         "test_a_feed_forward_network_is_its_formula",
     ),
     Mutant(
         "ReGLU's gate never closes",
-        "layers",
+        "tfbook.models.layers",
         '"reglu": "relu"',
         '"reglu": "silu"',
         "test_a_feed_forward_network_is_its_formula",
     ),
     Mutant(
         "the convolution keeps its own bias",
-        "layers",
+        "tfbook.models.layers",
         "                conv.bias.copy_(linear.bias)\n",
         "                pass\n",
         "test_a_feed_forward_network_is_two_convolutions_of_width_one",
     ),
     Mutant(
         "pre-norm normalises the sum as well",
-        "layers",
+        "tfbook.models.layers",
         'return self.norm(x) if self.place == "post" else x',
         'return x if self.place == "none" else self.norm(x)',
         "test_the_norm_stands_where_the_place_says",
     ),
     Mutant(
         "dropout on the sum and not on what is added",
-        "layers",
+        "tfbook.models.layers",
         "x = x + drop(self, y)",
         "x = drop(self, x + y)",
         "test_dropout_falls_on_what_a_sublayer_adds_not_on_x",
     ),
     Mutant(
         "dropout works in evaluation",
-        "layers",
+        "tfbook.models.layers",
         "if not (module.training and module.dropout):",
         "if not module.dropout:",
         "test_dropout_falls_on_what_a_sublayer_adds_not_on_x",
     ),
     Mutant(
         "the feed-forward network comes before the memory",
-        "blocks",
+        "tfbook.models.blocks",
         "        if self.cross is not None:\n"
         "            y, memory = self.cross(self.cross_residual.enter(x), memory)\n"
         "            x = self.cross_residual.leave(x, y)\n"
@@ -102,63 +100,63 @@ MUTANTS = [
     ),
     Mutant(
         "no residual around the feed-forward network",
-        "blocks",
+        "tfbook.models.blocks",
         "x = self.resid_post(self.ffn_residual.leave(x, y))",
         "x = self.resid_post(y)",
         "test_taps_show_the_residual_stream",
     ),
     Mutant(
         "the state of the mixer is not handed on",
-        "blocks",
+        "tfbook.models.blocks",
         "return x, BlockState(after, memory)",
         "return x, BlockState(before, memory)",
         "test_any_way_to_cut_a_text_gives_the_whole",
     ),
     Mutant(
         "what layers share is kept beyond the pass",
-        "blocks",
+        "tfbook.models.blocks",
         "        self._kept = {}\n",
         "        self._kept = self.__dict__.setdefault('_forever', {})\n",
         "test_shared_positions_are_computed_once_a_pass_and_never_stale",
     ),
     Mutant(
         "what layers share is looked up without its inputs",
-        "blocks",
+        "tfbook.models.blocks",
         "return self._once(key, inputs, lambda: self.part.bias(q, *inputs))",
         "return self.part.bias(q, *inputs)",
         "test_shared_positions_are_computed_once_a_pass_and_never_stale",
     ),
     Mutant(
         "states of a batch chosen in the mixer only",
-        "blocks",
+        "tfbook.models.blocks",
         "counts = None if self.counts is None else self.counts[rows]",
         "counts = self.counts",
         "test_a_chosen_state_goes_on_as_its_sequence",
     ),
     Mutant(
         "the encoder hides the future too",
-        "models",
+        "tfbook.models.architectures",
         "config.n_layers, self.position, causal=False)\n        self.pooler",
         "config.n_layers, self.position, causal=True)\n        self.pooler",
         "test_an_encoder_sees_everything_from_everywhere",
     ),
     Mutant(
         "the decoder sees the future",
-        "models",
+        "tfbook.models.architectures",
         "config.decoder_layers, self.target_position, causal=True, cross=True",
         "config.decoder_layers, self.target_position, causal=False, cross=True",
         "test_later_tokens_do_not_change_earlier_logits",
     ),
     Mutant(
         "positions count padding",
-        "models",
+        "tfbook.models.architectures",
         "steps = start + padded.cumsum(-1)",
         "steps = start + torch.ones_like(padded).cumsum(-1)",
         "test_padding_on_either_side_changes_nothing",
     ),
     Mutant(
         "positions begin again with every piece",
-        "models",
+        "tfbook.models.architectures",
         "        elif seen:\n"
         "            places = torch.arange(seen, seen + n, device=tokens.device)\n",
         "",
@@ -166,35 +164,35 @@ MUTANTS = [
     ),
     Mutant(
         "a continued batch forgets how many tokens each sequence had",
-        "models",
+        "tfbook.models.architectures",
         "places, counts = before[:, None] + torch.arange(n, device=tokens.device), before + n",
         "places, counts = torch.arange(seen, seen + n, device=tokens.device), before + n",
         "test_a_padded_batch_can_be_continued",
     ),
     Mutant(
         "the decoder looks at the padding of the source",
-        "models",
+        "tfbook.models.architectures",
         "layers = self.decoder.remember(memory, keys)",
         "layers = self.decoder.remember(memory)",
         "test_padding_on_either_side_changes_nothing",
     ),
     Mutant(
         "the norm behind the encoder left out of the memory",
-        "blocks",
+        "tfbook.models.blocks",
         "  # and its state is gone before the next\n        return self.finish(x)",
         "\n        return x",
         "test_every_decoder_layer_reads_the_last_output_of_the_encoder",
     ),
     Mutant(
         "embeddings scaled by d and not by its root",
-        "models",
+        "tfbook.models.architectures",
         "x = x * math.sqrt(self.config.d_model)",
         "x = x * self.config.d_model",
         "test_what_enters_the_first_block_is_scaled_placed_and_normalised",
     ),
     Mutant(
         "positions added behind the norm of the embeddings",
-        "models",
+        "tfbook.models.architectures",
         "        if self.config.position in ADDED:\n"
         "            x = ends.position(x, places)\n"
         "        return self.embed_dropout(x if ends.norm is None else ends.norm(x))",
@@ -206,84 +204,84 @@ MUTANTS = [
     ),
     Mutant(
         "a tied head that has weights of its own",
-        "embeddings",
+        "tfbook.models.embeddings",
         "self.weight = None if tied else _table(d_model, vocab_size)\n\n    def forward",
         "self.weight = _table(d_model, vocab_size)\n        self.tied = False\n\n    def forward",
         "test_a_tied_head_is_the_embedding",
     ),
     Mutant(
         "the last logits are those of the first column",
-        "models",
+        "tfbook.models.architectures",
         "logits = self.head(x[:, -1:] if last else x, self.embed.weight)",
         "logits = self.head(x[:, :1] if last else x, self.embed.weight)",
         "test_the_last_logits_can_be_asked_for_alone",
     ),
     Mutant(
         "post-norm models get a norm behind the last block",
-        "config",
+        "tfbook.models.config",
         'return self.norm_place == "pre" if self.final_norm is None else self.final_norm',
         "return True if self.final_norm is None else self.final_norm",
         "test_logits_are_the_head_on_the_last_states",
     ),
     Mutant(
         "the window is forgotten",
-        "assembly",
+        "tfbook.models.assembly",
         "window=config.window if causal else None",
         "window=None",
         "test_a_window_bounds_what_a_layer_sees",
     ),
     Mutant(
         "T5's cross-attention divided by √d",
-        "assembly",
+        "tfbook.models.assembly",
         "scale = 1.0  # T5",
         "scale = None  # T5",
         "test_t5_divides_by_the_root_of_d_nowhere",
     ),
     Mutant(
         "the encoder's bias tells no future from the past",
-        "assembly",
+        "tfbook.models.assembly",
         "bidirectional=not causal",
         "bidirectional=causal",
         "test_all_layers_of_a_stack_share_the_t5_bias",
     ),
     Mutant(
         "the pooler without its tanh",
-        "models",
+        "tfbook.models.architectures",
         "return first if self.pooler is None else torch.tanh(self.pooler(first))",
         "return first if self.pooler is None else self.pooler(first)",
         "test_heads_of_encoders_are_their_formulas",
     ),
     Mutant(
         "patches counted column by column",
-        "embeddings",
+        "tfbook.models.embeddings",
         "patches.permute(0, 2, 4, 1, 3, 5)",
         "patches.permute(0, 4, 2, 1, 3, 5)",
         "test_patches_are_squares_of_the_image_row_by_row",
     ),
     Mutant(
         "a gate's parameters counted once",
-        "parts",
+        "tfbook.models.account",
         'for inner in ("gate_proj", "up_proj") if config.ffn in GATES else ("up_proj",):',
         'for inner in ("up_proj",):',
         "test_counts_are_those_of_the_model",
     ),
     Mutant(
         "every block's weights into the residual stream drawn as wide as the others",
-        "assembly",
+        "tfbook.models.assembly",
         "0.02 / math.sqrt(2 * depth) if writes else 0.02",
         "0.02",
         "test_first_weights_have_the_spread_that_the_scheme_says",
     ),
     Mutant(
         "T5's queries drawn like its keys",
-        "assembly",
+        "tfbook.models.assembly",
         "std = (config.d_model * d_head) ** -0.5",
         "std = config.d_model**-0.5",
         "test_first_weights_have_the_spread_that_the_scheme_says",
     ),
     Mutant(
         "dropout of the weights forgotten",
-        "assembly",
+        "tfbook.models.assembly",
         "dropout=config.attention_dropout",
         "dropout=0.0",
         "test_dropout_of_a_model_falls_on_embeddings_sublayers_and_weights",
@@ -293,9 +291,8 @@ MUTANTS = [
 
 def kit_of(package, edits=None):
     """Copy the modules, with edits, and return them as a kit."""
-    fresh.copies(package, fresh.MODELS, edits)
-    names = ("layers", "blocks", "config", "models", "multihead")
-    return Kit(*(sys.modules[f"{package}.{name}"] for name in names))
+    fresh.copies(package, ["tfbook.models.architectures"], edits)
+    return Kit(*(fresh.copy_of(package, name) for name in Kit.MODULES))
 
 
 def test_a_copy_without_a_bug_passes():

@@ -1,7 +1,6 @@
 """Whole models: properties, parity with PyTorch's own, compiling, states, and what is refused."""
 
 import copy
-import sys
 
 import fresh
 import pytest
@@ -181,9 +180,8 @@ def test_half_precision_stays_what_it_is(position):
 
 @pytest.fixture(scope="module")
 def plain():
-    fresh.copies("plain_models", fresh.MODELS)
-    names = ("layers", "blocks", "config", "models", "multihead")
-    return Kit(*(sys.modules[f"plain_models.{name}"] for name in names))
+    fresh.copies("plain_models", ["tfbook.models.architectures"])
+    return Kit(*(fresh.copy_of("plain_models", name) for name in Kit.MODULES))
 
 
 @pytest.mark.untyped

@@ -5,7 +5,6 @@ The properties stand in multihead_properties.py.
 
 import functools
 import math
-import sys
 
 import fresh
 import pytest
@@ -318,14 +317,14 @@ def test_weights_of_an_exact_function_are_the_references():
 @pytest.fixture(scope="module")
 def plain():
     """The modules as a reader has them, without the tests' check of shapes."""
-    latent = fresh.copies("plain_multihead", fresh.MULTIHEAD)
-    return Kit(sys.modules["plain_multihead.multihead"], latent)
+    fresh.copies("plain_multihead", Kit.MODULES)
+    return Kit(*(fresh.copy_of("plain_multihead", name) for name in Kit.MODULES))
 
 
 @pytest.mark.slow
 @pytest.mark.untyped
 def test_it_compiles_without_a_graph_break(plain):
-    rotary = sys.modules["plain_multihead.positions"].RotaryPositions(DK)
+    rotary = fresh.copy_of("plain_multihead", "tfbook.positions").RotaryPositions(DK)
     mha = plain.mha(position=rotary, n_kv_heads=2)
     x, mask = normal(B, N, D), padding_mask([4, N])
     wanted = mha(x, mask=mask)[0]

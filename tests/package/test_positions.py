@@ -13,8 +13,6 @@ from torch import nn
 from tfbook import positions
 from tfbook.attention import attend
 
-MODULES = fresh.needed("positions")
-
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_position_schemes_have(name):
@@ -164,7 +162,7 @@ def test_rotating_takes_any_strides():
 
 @pytest.mark.untyped
 def test_schemes_compile():
-    p = fresh.copies("compiled_tfbook", MODULES)
+    p = fresh.copies("compiled_tfbook", ["tfbook.positions"])
     x, places = normal(2, 3, 15, 12), torch.arange(15)
     compiled = functools.partial(torch.compile, backend="aot_eager", fullgraph=True)
     for layout in ("interleaved", "half"):

@@ -11,7 +11,7 @@ from fresh import Mutant
 
 import tfbook.training.checkpoints
 
-MODULES = fresh.needed("training")
+MODULES = ["tfbook.training.loop"]
 DAMAGE = test_runs.DAMAGES
 RUNS = [name for name in tfbook.training.checkpoints.__all__ if hasattr(test_runs, name)]
 BATCHES = "test_the_place_in_a_list_and_of_a_function_is_kept"
@@ -41,182 +41,182 @@ WITHOUT_FOLDER = {
 MUTANTS = [
     Mutant(
         "changed bytes are believed",
-        "runs",
+        "tfbook.training.checkpoints",
         'if _digest(content) != wanted["blake2b"]:',
         "if False:",
         "damage: a bit of the weights",
     ),
     Mutant(
         "a changed text is believed",
-        "runs",
+        "tfbook.training.checkpoints",
         'if whole.get("blake2b") != _digest(_canonical(contents)):',
         "if False:",
         "damage: another state",
     ),
     Mutant(
         "damaged ones still count",
-        "runs",
+        "tfbook.training.checkpoints",
         "            _set_aside(damaged)\n",
         "            pass\n",
         "damage: no weights",
     ),
     Mutant(
         "one too few is kept",
-        "runs",
+        "tfbook.training.checkpoints",
         "<= checkpoint.step][:-keep]",
         "<= checkpoint.step][: 1 - keep or None]",
         "test_the_last_ones_are_kept",
     ),
     Mutant(
         "shared memory is not copied",
-        "runs",
+        "tfbook.training.checkpoints",
         "tensor.clone() if address in seen else tensor",
         "tensor",
         "test_tensors_that_share_memory_are_written_both",
     ),
     Mutant(
         "tuples come back as lists",
-        "runs",
+        "tfbook.training.checkpoints",
         '{"$tuple": packed}',
         "packed",
         "test_everything_comes_back_as_it_was",
     ),
     Mutant(
         "the weights are not restored",
-        "ranks",
+        "tfbook.training.processes",
         "model.load_state_dict(weights)",
         "pass",
         "test_a_run_in_parts_is_the_run_with_any_optimizer",
     ),
     Mutant(
         "the optimizer is not restored",
-        "ranks",
+        "tfbook.training.processes",
         "optimizer.load_state_dict(state)",
         "pass",
         "test_a_run_in_parts_is_the_run_with_any_optimizer",
     ),
     Mutant(
         "PyTorch's random numbers are not restored",
-        "upkeep",
+        "tfbook.training.resuming",
         'torch.set_rng_state(state["torch"])',
         "pass",
         "test_a_run_in_parts_is_the_run_with_any_optimizer",
     ),
     Mutant(
         "Python's random numbers are not restored",
-        "upkeep",
+        "tfbook.training.resuming",
         'random.setstate(state["python"])',
         "pass",
         "test_random_numbers_of_python_and_numpy_go_on_too",
     ),
     Mutant(
         "NumPy's random numbers are not restored",
-        "upkeep",
+        "tfbook.training.resuming",
         'np.random.set_state(state["numpy"])',
         "pass",
         "test_random_numbers_of_python_and_numpy_go_on_too",
     ),
     Mutant(
         "the loader begins again",
-        "upkeep",
+        "tfbook.training.resuming",
         'self.batches.load_state_dict(state["batches"])',
         "pass",
         "test_a_run_in_parts_is_the_run_with_any_optimizer",
     ),
     Mutant(
         "the list begins again",
-        "upkeep",
+        "tfbook.training.resuming",
         'self.drawn, self.iterator = state["drawn"], None',
         "self.iterator = None",
         BATCHES,
     ),
     Mutant(
         "the scheduler begins again",
-        "upkeep",
+        "tfbook.training.resuming",
         "self.scheduler.load_state_dict(state)",
         "pass",
         "test_a_scheduler_goes_on_where_it_was",
     ),
     Mutant(
         "looking on draws from the run's random numbers",
-        "upkeep",
+        "tfbook.training.resuming",
         "        set_random(before)\n",
         "",
         "test_looking_on_does_not_change_the_run",
     ),
     Mutant(
         "looking on in training mode",
-        "upkeep",
+        "tfbook.training.resuming",
         "    model.eval()\n",
         "",
         "test_looking_on_does_not_change_the_run",
     ),
     Mutant(
         "the log keeps what is computed again",
-        "upkeep",
+        "tfbook.training.resuming",
         'entry["step"] < step if "step" in entry else entry["after"] <= step',
         "True",
         "test_the_log_has_a_line_for_each_step_and_evaluation",
     ),
     Mutant(
         "another run's settings are taken for one's own",
-        "upkeep",
+        "tfbook.training.resuming",
         "        if differing:\n",
         "        if False:\n",
         "test_the_checkpoint_of_another_run_is_refused_and_kept",
     ),
     Mutant(
         "a new run begins over an old one",
-        "upkeep",
+        "tfbook.training.resuming",
         "if steps_in(self.folder):",
         "if False:",
         "test_a_run_does_not_begin_over_another",
     ),
     Mutant(
         "patience lasts one evaluation longer",
-        "upkeep",
+        "tfbook.training.resuming",
         "self.waited >= self.patience",
         "self.waited > self.patience",
         "test_a_run_that_gets_no_better_stops_and_goes_back_to_its_best",
     ),
     Mutant(
         "the best weights are the last ones",
-        "upkeep",
+        "tfbook.training.resuming",
         "x.detach().clone()",
         "x.detach()",
         "test_a_run_that_gets_no_better_stops_and_goes_back_to_its_best",
     ),
     Mutant(
         "the mean of means",
-        "training",
+        "tfbook.training.loop",
         "value, terms = found[0], float(found[1])",
         "value, terms = found[0] / found[1], 1.0",
         "test_accumulated_batches_of_unequal_size_are_one_large_batch",
     ),
     Mutant(
         "gradients of the step before stay",
-        "training",
+        "tfbook.training.loop",
         "            optimizer.zero_grad(set_to_none=True)\n",
         "",
         "test_it_is_the_loop_that_one_would_write_by_hand",
     ),
     Mutant(
         "the schedule is a step ahead",
-        "training",
+        "tfbook.training.loop",
         "rates.set(step)",
         "rates.set(step + 1)",
         "test_it_is_the_loop_that_one_would_write_by_hand",
     ),
     Mutant(
         "clipped to twice the length",
-        "training",
+        "tfbook.training.loop",
         "clip_grads_with_norm_(weights, clip, norm)",
         "clip_grads_with_norm_(weights, 2 * clip, norm)",
         "test_a_step_of_gradient_descent_is_never_longer_than_clip_allows",
     ),
     Mutant(
         "a loss that is no number is followed",
-        "training",
+        "tfbook.training.loop",
         "            _check_finite(step, mean, norm.item())\n",
         "",
         "test_a_loss_that_is_no_number_ends_the_run_before_the_weights_are_touched",
@@ -236,7 +236,7 @@ def check(name, folder):
 
 def use(package, monkeypatch):
     """Let the checks see a copy of the modules instead of the modules."""
-    runs, training = (fresh.sys.modules[f"{package}.{name}"] for name in ("runs", "training"))
+    runs, training = (fresh.copy_of(package, f"tfbook.{name}") for name in ("runs", "training"))
     monkeypatch.setattr(test_runs, "runs", runs)
     for name in RUNS:
         monkeypatch.setattr(test_runs, name, getattr(runs, name))

@@ -21,7 +21,7 @@ from torch.nn import functional
 from benchmarks.measure import machine, time_ratios
 from tfbook import data
 from tfbook.data import Windows, char_tokenizer
-from tfbook.experiments.shakespeare import CONTEXT, RECIPES, make_model, make_optimizer
+from tfbook.experiments import shakespeare
 from tfbook.models import DecoderOnly
 from tfbook.training import causal_loss, decay_groups, fit
 
@@ -82,7 +82,7 @@ class Bare(nn.Module):
         self.factor = ours.config.d_model**0.5 if ours.config.scale_embeddings else 1.0
         d_head = ours.config.d_model // ours.config.n_heads
         frequencies = 10000.0 ** (-torch.arange(0, d_head, 2).double() / d_head)
-        angles = torch.arange(CONTEXT)[:, None] * frequencies  # (N, d_head/2)
+        angles = torch.arange(shakespeare.CONTEXT)[:, None] * frequencies  # (N, d_head/2)
         for name, table in (("cos", angles.cos()), ("sin", angles.sin())):
             self.register_buffer(name, table.float().repeat(1, 2), persistent=False)
 
@@ -127,7 +127,7 @@ def _text() -> Tensor:
 def _model(name: str) -> DecoderOnly:
     """Make a model whose weights are all random, those of the norms too."""
     torch.manual_seed(0)
-    model = make_model(name, RECIPES[name], 63)
+    model = shakespeare.make_model(name, shakespeare.RECIPES[name], 63)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.1 if parameter.ndim > 1 else 1.0)
     return model
@@ -140,9 +140,9 @@ def _their_loop(model: nn.Module, ids: Tensor) -> Callable[[], None]:
 
     def loop():
         for _ in range(STEPS):
-            places = torch.randint(len(ids) - CONTEXT, (BATCH,))
-            x = torch.stack([ids[i : i + CONTEXT] for i in places])
-            y = torch.stack([ids[i + 1 : i + 1 + CONTEXT] for i in places])
+            places = torch.randint(len(ids) - shakespeare.CONTEXT, (BATCH,))
+            x = torch.stack([ids[i : i + shakespeare.CONTEXT] for i in places])
+            y = torch.stack([ids[i + 1 : i + 1 + shakespeare.CONTEXT] for i in places])
             logits = model(x)
             loss = functional.cross_entropy(logits.view(-1, logits.shape[-1]), y.view(-1))
             optimizer.zero_grad(set_to_none=True)
@@ -154,13 +154,13 @@ def _their_loop(model: nn.Module, ids: Tensor) -> Callable[[], None]:
 
 
 def _our_loop(model: nn.Module, optimizer: torch.optim.Optimizer, ids: Tensor) -> Callable:
-    windows = Windows(ids, CONTEXT, batch_size=BATCH)
+    windows = Windows(ids, shakespeare.CONTEXT, batch_size=BATCH)
     choices = {"loss": causal_loss, "optimizer": optimizer, "steps": STEPS, "clip": 1.0}
     return lambda: fit(model, windows, progress=False, **choices)
 
 
 def _check_equal(mine: nn.Module, theirs: nn.Module, ids: Tensor) -> None:
-    batch = ids[: 4 * (CONTEXT + 1)].view(4, -1)
+    batch = ids[: 4 * (shakespeare.CONTEXT + 1)].view(4, -1)
     total, count = causal_loss(mine, batch)
     logits = theirs(batch[:, :-1])
     other = functional.cross_entropy(logits.mT, batch[:, 1:])
@@ -187,13 +187,14 @@ def run(rounds: int = ROUNDS) -> dict[str, object]:
         loops = {THEIRS: _their_loop(theirs, ids), OURS: _our_loop(model, adamw, ids)}
         if not plain:
             other = _model(name)
-            loops[MUON] = _our_loop(other, make_optimizer(other, RECIPES[name]), ids)
-        windows, number = Windows(ids, CONTEXT, batch_size=BATCH), iter(range(10**9))
+            muon = shakespeare.make_optimizer(other, shakespeare.RECIPES[name])
+            loops[MUON] = _our_loop(other, muon, ids)
+        windows, number = Windows(ids, shakespeare.CONTEXT, batch_size=BATCH), iter(range(10**9))
         loops["loader"] = lambda w=windows, i=number: [w(next(i)) for _ in range(STEPS)]
         taken = time_ratios(loops, THEIRS, rounds, clock=clock)
         loading = taken["loader"]["ratio"] / taken[OURS]["ratio"]
         per_second = {
-            loop: STEPS * BATCH * CONTEXT / taken[loop]["ms"] * 1e3
+            loop: STEPS * BATCH * shakespeare.CONTEXT / taken[loop]["ms"] * 1e3
             for loop in loops
             if loop != "loader"
         }
@@ -209,7 +210,7 @@ def run(rounds: int = ROUNDS) -> dict[str, object]:
                 "loader": {"share": loading, "limit": MOST, "met": loading <= MOST},
             }
         )
-    setting = {"dtype": "float32", "batch": BATCH, "context": CONTEXT, "steps": STEPS}
+    setting = {"dtype": "float32", "batch": BATCH, "context": shakespeare.CONTEXT, "steps": STEPS}
     return {"setting": setting, "machine": machine(), "rows": rows}
 
 

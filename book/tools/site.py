@@ -26,7 +26,7 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 import tfbook
-from book.tools import assets, pages
+from book.tools import assets, pages, rooms
 
 LOG = logging.getLogger(__name__)
 CHAPTER = re.compile(r"chapters/(\d\d)_")
@@ -307,6 +307,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", settle_repository)
     app.connect("config-inited", name_version)
     app.connect("env-get-outdated", outdated_pages)
+    app.connect("source-read", rooms.expand)
     app.connect("doctree-read", describe_pictures)
     app.connect("env-get-updated", number_chapters, priority=900)  # after Sphinx has counted
     app.connect("autodoc-process-docstring", read_docstring, priority=400)

@@ -1,110 +1,224 @@
-"""Who imports whom: one total order of modules, and an `import tfbook` that costs nothing."""
+"""Who imports whom: rooms in one order, modules in a room too, and nobody passes a door by.
+
+A room is a folder of `tfbook` with its `__init__.py` as door. It may import from rooms above it,
+and only what their doors name; inside, a module imports from those before it. `import tfbook` loads
+nothing, and opening a room loads nothing that draws, but for the room that is there for it.
+"""
 
 import ast
+import importlib
+import json
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 from repofiles import ROOT, named, short
 
-# One total order, read left to right and downward: a module imports only what stands before it.
-LEVELS = (
-    "validate costs schedules tokenizers data metrics plotting claims explorables",
-    "masks taps states caches scores tiled variants attention headweights rotary relative "
-    "positions sampling efficient linear ssm optimizers sophia muon objectives denoising",
-    "multihead latent layers embeddings blocks skipping moe graphs recurrent seq2seq",
-    "parts config presets assembly models vision multimodal",
-    "families checkpoints modelfiles pretrained prompts generation beam speculative "
-    "runs ranks upkeep training tasks "
-    "interpret theory precision memory quantize parallel finetune debug",
-    "experiments exercises __main__",
-)
-ORDER = [name for level in LEVELS for name in level.split()]
-LEVEL = {name: depth for depth, level in enumerate(LEVELS) for name in level.split()}
-# What shows or grades things is no part of what computes.
-FOR_SHOW = {"plotting", "claims", "explorables", "exercises"}
-FOLDERS = {"data", "experiments", "explorables", "exercises", "plotting"}
 PACKAGE = ROOT / "tfbook"
+# One order of rooms, and in each room one of modules: each imports only what stands before it.
+ROOMS = {
+    "_checks": "",
+    "data": "corpora tokenizers loading batches augment duplicates",
+    "metrics": "likelihood labels text",
+    "costs": "caches heads latent",
+    "positions": "rotary relative protocols added grids",
+    "attention": "masks scores tiled registry exact lookup taps states caches head_surgery "
+    "multihead latent",
+    "recurrent": "cells networks gradients seq2seq",
+    "models": "layers blocks embeddings account config presets assembly architectures",
+    "pretrained": "files families conversion loading",
+    "generation": "prompts sampling decoding beam speculative",
+    "training": "schedules objectives denoising optimizers muon sophia skipping processes "
+    "checkpoints resuming loop recipes",
+    "teaching": "claims plotting explorables exercises",
+    "experiments": "",
+    "__main__": "",
+}
+ORDER = list(ROOMS)
+# Scripts with a source of their own, which nothing imports.
+SCRIPTS = PACKAGE / "data" / "make"
+# Rooms in a room, each with a door.
+INNER = {"plotting", "explorables", "exercises"}
+DRAWING = {"matplotlib", "seaborn", "IPython", "anywidget", "ipywidgets"}
 MOST_LINES = 300
+FEWEST_MODULES = 3
 
 
-def module_of(path):
-    """The module of the table to which a file belongs; a folder is one module."""
-    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+@cache
+def tree_of(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def sources():
-    return [path for path in named(".py", under="tfbook") if path != PACKAGE / "__init__.py"]
+    """The modules of the package and of what uses it, as a reader of the package meets it."""
+    return [p for p in named(".py", under="tfbook") if p != PACKAGE / "__init__.py"]
 
 
-def imports_of(path):
-    """Yield line and module of each import from within tfbook."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level:
-            raise AssertionError(f"{short(path)}:{node.lineno}: import by the full name instead")
-        elif isinstance(node, ast.ImportFrom) and node.module == "tfbook":
-            found = [f"tfbook.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            found = [node.module or ""]
+def place_of(path):
+    """Room and module of a file, as names: ("attention", "masks"); a door's module is ""."""
+    room, *rest = path.relative_to(PACKAGE).with_suffix("").parts
+    rest = [part for part in rest if part != "__init__"]
+    return room, ".".join(rest)
+
+
+def imports_of(tree):
+    """Yield line, module and names of each import from tfbook; () for `import a.b`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            raise AssertionError(f"line {node.lineno}: import by the full name instead")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tfbook":
+            yield node.lineno, node.module, tuple(alias.name for alias in node.names)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "tfbook":
+                    yield node.lineno, alias.name, ()
+
+
+@cache
+def door(room):
+    """What the door of a room names."""
+    return frozenset(importlib.import_module(room).__all__)
+
+
+def faults_of(tree, room, module):
+    """Yield what is wrong with the imports of a file that stands in a room (None: outside)."""
+    for line, name, names in imports_of(tree):
+        if name == "tfbook":
+            wanted = [(each, "", ()) for each in names]
         else:
-            continue
-        for name in found:
-            if name == "tfbook" or name.startswith("tfbook."):
-                yield node.lineno, (name.split(".") + [""])[1]
+            _, other, *inner = name.split(".")
+            wanted = [(other, ".".join(inner), names)]
+        for other, inner, taken in wanted:
+            yield from (f"{line}: {fault}" for fault in fault(room, module, other, inner, taken))
 
 
-@pytest.mark.parametrize("path", sources(), ids=short)
-def test_a_module_imports_only_what_stands_before_it(path):
-    module = module_of(path)
-    assert module in ORDER, (
-        f"tfbook/{module} is not in the table of levels: give it its place in {short_self()}"
-    )
-    for line, other in imports_of(path):
-        assert other in ORDER, f"{short(path)}:{line} imports tfbook.{other}, which has no place"
-        if other == module:
-            continue
-        assert ORDER.index(other) < ORDER.index(module), (
-            f"{short(path)}:{line}: {module} may not import {other}, which stands after it"
-        )
+def fault(room, module, other, inner, taken):
+    if other not in ORDER:
+        yield f"tfbook.{other} is no room"
+    elif other == room:
+        yield from fault_inside(room, module, inner, taken)
+    elif room is not None and ORDER.index(other) > ORDER.index(room):
+        yield f"{room} stands above {other} and may not import it"
+    elif inner and inner not in INNER:
+        yield f"tfbook.{other}.{inner} is imported past its door: from tfbook.{other} import …"
+    elif other != "_checks" and not (other == "experiments" and room in (None, "__main__")):
+        name = ".".join(filter(None, ("tfbook", other, inner)))
+        yield from (f"the door {name} does not name {each}" for each in set(taken) - door(name))
 
 
-def short_self():
-    return "tests/repo/test_imports.py"
-
-
-@pytest.mark.parametrize("path", sources(), ids=short)
-def test_what_computes_imports_nothing_that_shows(path):
-    if not 1 <= LEVEL[module_of(path)] <= 4:
+def fault_inside(room, module, inner, taken):
+    modules = ROOMS[room].split()
+    if not modules or module == "":  # experiments stand side by side; a door sees all of its room
         return
-    for line, other in imports_of(path):
-        assert other not in FOR_SHOW, f"{short(path)}:{line} imports {other}"
+    own, head = module.split(".")[0], inner.split(".")[0]
+    if not inner:
+        yield f"siblings are imported by their module, not through the own door: {', '.join(taken)}"
+    elif head != own and modules.index(head) > modules.index(own):
+        yield f"{own} stands before {head} and may not import it"
 
 
-def test_only_modules_that_carry_files_are_folders():
-    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
-    assert folders <= FOLDERS
+def test_every_module_has_its_place():
+    found = {}
+    for path in sources():
+        room, module = place_of(path)
+        if module and not path.is_relative_to(SCRIPTS):
+            found.setdefault(room, set()).add(module.split(".")[0])
+        elif room not in ROOMS:
+            found.setdefault(room, set())
+    listed = {room: set(modules.split()) for room, modules in ROOMS.items() if modules}
+    assert set(found) - {"_checks", "__main__", "experiments"} == set(listed)
+    assert {room: found[room] for room in listed} == listed
 
 
-@pytest.mark.parametrize("path", sources(), ids=short)
-def test_a_module_can_be_read_in_one_sitting(path):
-    code = code_lines(path.read_text(encoding="utf-8"))
-    assert code <= MOST_LINES * 1.1, f"{short(path)} has {code} lines of code: split it"
+def test_a_room_has_at_least_three_modules():
+    small = [room for room, modules in ROOMS.items() if 0 < len(modules.split()) < FEWEST_MODULES]
+    assert small == []
 
 
-def code_lines(source):
+def test_the_package_is_imported_in_order_and_through_doors():
+    faults = []
+    for path in sources():
+        room, module = place_of(path)
+        faults += [f"{short(path)}:{each}" for each in faults_of(tree_of(path), room, module)]
+    assert faults == []
+
+
+def test_chapters_benchmarks_and_the_book_come_through_doors():
+    faults = []
+    for path in named(".py", under="benchmarks") + named(".py", under="book"):
+        faults += [f"{short(path)}:{each}" for each in faults_of(tree_of(path), None, None)]
+    for path in named(".ipynb", under="chapters"):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            source = "".join(cell["source"])
+            if cell["cell_type"] == "code" and "tfbook" in source:
+                found = faults_of(ast.parse(source), None, None)
+                faults += [f"{short(path)}, cell {cell['id']}, line {each}" for each in found]
+    assert faults == []
+
+
+@pytest.mark.parametrize(
+    ("room", "module", "code", "wanted"),
+    [
+        ("attention", "scores", "from tfbook.models import Block", "stands above models"),
+        ("attention", "masks", "from tfbook.attention.scores import restrict", "stands before"),
+        ("attention", "scores", "from tfbook.attention import causal_mask", "by their module"),
+        ("models", "blocks", "from tfbook.attention.masks import causal_mask", "past its door"),
+        ("models", "blocks", "import tfbook.attention.masks", "past its door"),
+        ("models", "blocks", "from tfbook.attention import nothing", "does not name nothing"),
+        ("models", "blocks", "from tfbook import experiments", "may not import it"),
+        ("teaching", "claims", "from tfbook.teaching.plotting._look import show", "stands before"),
+        (None, None, "from tfbook.training.loop import fit", "past its door"),
+        (None, None, "from tfbook import layers", "no room"),
+    ],
+)
+def test_each_fault_is_seen(room, module, code, wanted):
+    (found,) = faults_of(ast.parse(code), room, module)
+    assert wanted in found
+
+
+@pytest.mark.parametrize(
+    ("room", "module", "code"),
+    [
+        ("models", "blocks", "from tfbook.attention import Cache"),
+        ("models", "blocks", "from tfbook._checks import check_count"),
+        ("attention", "scores", "from tfbook.attention.masks import causal_mask"),
+        ("attention", "", "from tfbook.attention.multihead import MultiHeadAttention"),
+        (None, None, "from tfbook.teaching.explorables import quiz\nfrom tfbook import models"),
+    ],
+)
+def test_what_is_in_order_passes(room, module, code):
+    assert list(faults_of(ast.parse(code), room, module)) == []
+
+
+def test_a_door_names_what_its_modules_name():
+    """Nothing public is left behind a door, but for modules that the door passes on whole."""
+    faults = []
+    for room, modules in ROOMS.items():
+        for name in modules.split() if room != "teaching" else ():
+            module = importlib.import_module(f"tfbook.{room}.{name}")
+            public = set(getattr(module, "__all__", ()))
+            if not public <= door(f"tfbook.{room}") and name not in door(f"tfbook.{room}"):
+                faults.append(f"{room}.{name}: {sorted(public - door(f'tfbook.{room}'))}")
+    assert faults == []
+
+
+def test_a_module_can_be_read_in_one_sitting():
+    long = {short(path): code_lines(path) for path in sources()}
+    assert {name: lines for name, lines in long.items() if lines > MOST_LINES * 1.1} == {}
+
+
+def code_lines(path):
     """Count the lines that are neither empty nor comment nor docstring."""
-    tree = ast.parse(source)
     left_out = set()
     documented = ast.Module | ast.ClassDef | ast.FunctionDef
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, documented) and ast.get_docstring(node):
             text = node.body[0]
             left_out |= set(range(text.lineno, text.end_lineno + 1))
     return sum(
         1
-        for number, line in enumerate(source.splitlines(), 1)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if number not in left_out and line.strip() and not line.strip().startswith("#")
     )
 
@@ -112,26 +226,44 @@ def code_lines(source):
 def run(code):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return done.stdout.split("\n")
 
 
-def test_import_tfbook_loads_no_submodule_and_no_library():
-    loaded = run("import tfbook, sys; print(*sys.modules)")
+def test_import_tfbook_loads_no_room_and_no_library():
+    (loaded, _) = run("import tfbook, sys; print(*sys.modules)")
+    loaded = loaded.split()
     assert [name for name in loaded if name.startswith("tfbook.")] == []
-    assert {"torch", "numpy", "matplotlib", "IPython", "anywidget"} & set(loaded) == set()
+    assert ({"torch", "numpy"} | DRAWING) & set(loaded) == set()
 
 
-@pytest.mark.parametrize("module", ["masks", "attention", "claims"])
-def test_computing_does_not_load_what_draws(module):
-    loaded = set(run(f"import sys, tfbook; tfbook.{module}; print(*sys.modules)"))
-    assert f"tfbook.{module}" in loaded
-    assert {"matplotlib", "IPython", "anywidget"} & loaded == set()
+def test_opening_a_room_loads_nothing_that_draws_and_nothing_below_it():
+    rooms = [room for room in ORDER if room not in ("_checks", "__main__")]
+    lines = run(
+        "import importlib, sys\n"
+        f"for room in {rooms}:\n"
+        "    importlib.import_module(f'tfbook.{room}')\n"
+        "    print(*sys.modules)\n"
+    )
+    for room, line in zip(rooms, lines[:-1], strict=True):
+        loaded = set(line.split())
+        opened = {name.split(".")[1] for name in loaded if name.startswith("tfbook.")}
+        assert DRAWING & loaded == set(), room
+        assert opened <= set(ORDER[: ORDER.index(room) + 1]), room
 
 
-def test_a_submodule_is_there_on_first_use_and_listed():
-    found = run("import tfbook; print(tfbook.attention.masks.__name__, *dir(tfbook))")
-    assert found[0] == "tfbook.attention.masks"
-    assert {"attention", "masks", "claims", "exercises", "data", "__version__"} <= set(found[1:])
+def test_a_claim_loads_nothing_that_draws_and_no_exercise():
+    (line, _) = run("import sys\nfrom tfbook.teaching import claim\nprint(*sys.modules)")
+    assert DRAWING & set(line.split()) == set()
+    assert not [name for name in line.split() if name.startswith("tfbook.teaching.exercises")]
+
+
+def test_a_room_is_there_on_first_use_and_listed():
+    (found, _) = run(
+        "import tfbook; print(tfbook.attention.causal_mask.__module__, *dir(tfbook))"
+    )
+    first, *names = found.split()
+    assert first == "tfbook.attention.masks"
+    assert {room for room in ORDER if room[0] != "_"} | {"__version__"} == set(names)
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -140,3 +272,5 @@ def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'attenton'"):
         _ = tfbook.attenton
     assert not hasattr(tfbook, "__wrapped__")
+    with pytest.raises(AttributeError, match="no attribute 'clam'"):
+        _ = tfbook.teaching.clam

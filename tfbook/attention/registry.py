@@ -9,6 +9,7 @@ Explained in: chapters/02_attention.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+#: The properties that a variant declares to have or to lack: name → what it says.
 PROPERTIES: Mapping[str, str] = {
     "exact": "equals softmax(q kᵀ / √d) v",
     "weights": "returns its weights: non-negative, each row sums to 1, and they mix the values",
@@ -80,6 +81,7 @@ class Variant:
                 raise ValueError(f"variant {self.name!r}: properties {problem}: {sorted(names)}")
 
 
+#: What is registered: name → :class:`Variant`.
 VARIANTS: dict[str, Variant] = {}
 
 

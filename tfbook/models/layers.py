@@ -461,7 +461,7 @@ class Residual(nn.Module):
         TypeError: for an argument of a wrong type.
         ValueError: for an unknown place, a norm that does not go with it, or a rate out of range.
 
-    Source: [he2016identity], places: [xiong2020layer]
+    Source: [he2016deep], places: [xiong2020layer]
     Explained in: chapters/05_architecture, section "The residual stream".
     """
 

@@ -34,3 +34,8 @@ def named(*suffixes: str, under: str = "") -> list[Path]:
 def short(path: Path) -> str:
     """A path as a message shows it."""
     return path.relative_to(ROOT).as_posix()
+
+
+def findings(paths, look) -> list[str]:
+    """All that `look` finds in any of these files, each with the name of its file."""
+    return [f"{short(path)}: {found}" for path in paths for found in look(path)]

@@ -1,12 +1,14 @@
 """Every committed notebook is in its normal form, without errors, warnings, addresses, weight."""
 
 import base64
+import copy
+import functools
 import json
 import re
 
 import nbformat
 import pytest
-from repofiles import ROOT
+from repofiles import ROOT, findings
 
 from book.tools import notebooks
 
@@ -30,152 +32,203 @@ MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\(")
 HTML_IMAGE = re.compile(r"<img\b[^>]*>", re.I)
 
 
-@pytest.fixture(params=CHAPTERS, ids=lambda path: path.stem)
-def path(request):
-    return request.param
-
-
-@pytest.fixture
-def notebook(path):
+@functools.cache
+def read(path):
+    """A notebook; nobody changes it."""
     return nbformat.read(path, as_version=4)
 
 
-@pytest.fixture
-def code(notebook):
-    return [(n, cell) for n, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
+def code(path):
+    return [(n, cell) for n, cell in enumerate(read(path).cells) if cell.cell_type == "code"]
 
 
-@pytest.fixture
-def outputs(code):
-    return [(number, output) for number, cell in code for output in cell.outputs]
+def outputs(path):
+    return [(number, output) for number, cell in code(path) for output in cell.outputs]
 
 
 def tags(cell):
     return set(cell.metadata.get("tags", ()))
 
 
+# Each of these looks at one notebook and yields what is wrong with it.
+
+
+def normal_form(path):
+    """The form `make notebooks` writes: ids, counts, kernel, no timestamps, no widget states."""
+    nbformat.validate(read(path))
+    normal = nbformat.writes(notebooks.normalise(copy.deepcopy(read(path)))).rstrip("\n") + "\n"
+    if path.read_text(encoding="utf-8") != normal:
+        yield f"not in its normal form: run `make notebooks CHAPTER={path.stem}`"
+
+
+def cell_ids(path):
+    names = [cell.get("id") for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+    if not all(names) or len(names) != len(set(names)):
+        yield "a cell has no id, or two have the same"
+
+
+def order(path):
+    if [cell.execution_count for _, cell in code(path)] != list(range(1, len(code(path)) + 1)):
+        yield "did not run from top to bottom"
+
+
+def kernel(path):
+    if read(path).metadata.kernelspec.name != "python3":
+        yield "does not run on the kernel that everyone has"
+
+
+def complaints(path):
+    yield from notebooks.complaints(read(path))
+
+
+def machines_and_warnings(path):
+    for number, output in outputs(path):
+        data = output.get("data", {})
+        texts = [output.get("text", "")] + [v for k, v in data.items() if k.startswith("text/")]
+        for found in filter(None, map(MACHINE.search, texts)):
+            yield f"cell {number}: {found[0]!r} in an output"
+
+
+def widget_views(path):
+    for number, output in outputs(path):
+        views = [kind for kind in output.get("data", {}) if "widget" in kind]
+        if views:
+            yield f"cell {number}: stores {views}"
+
+
+def no_text_form(path):
+    for number, output in outputs(path):
+        if "data" in output and not output.data.get("text/plain"):
+            yield f"cell {number}: an output without a text form"
+
+
+def pictures(path):
+    """Each picture is light and says what it shows."""
+    for number, output in outputs(path):
+        for kind, content in output.get("data", {}).items():
+            if not kind.startswith("image/"):
+                continue
+            size = len(content) if kind.endswith("svg+xml") else len(base64.b64decode(content))
+            if size > IMAGE_BYTES:
+                yield f"cell {number}: a picture of {size:,} bytes"
+            alt = output.metadata.get(kind, {}).get("alt", "").strip()
+            if len(alt) < 25 or alt.lower() in ALT_PLACEHOLDERS:
+                yield f"cell {number}: a picture without alternative text"
+
+
+def markdown_images(path):
+    for number, cell in enumerate(read(path).cells):
+        if cell.cell_type != "markdown":
+            continue
+        alts = MARKDOWN_IMAGE.findall(cell.source)
+        for image in HTML_IMAGE.findall(cell.source):
+            found = re.search(r'alt="([^"]*)"', image)
+            alts.append(found[1] if found else "")
+        if any(len(alt) < 25 for alt in alts):
+            yield f"cell {number}: an image without alternative text"
+
+
+def weight(path):
+    if path.stat().st_size > CHAPTER_BYTES:
+        yield f"has {path.stat().st_size:,} bytes"
+
+
+def left_out(path):
+    """Few outputs are left out of the comparison, by a tag, and none of a claim."""
+    timings = [number for number, cell in code(path) if TIMING in tags(cell)]
+    if len(timings) * 8 > len(code(path)):
+        yield f"cells {timings} are left out of the comparison: too many"
+    for number, cell in code(path):
+        if any(mark in cell.source for mark in ("NBVAL_", "PYTEST_VALIDATE")):
+            yield f"cell {number}: use a tag instead"
+        if TIMING in tags(cell) and re.search(r"\bclaim\(", cell.source):
+            yield f"cell {number}: a claim is left out of the comparison"
+
+
+def unknown_tags(path):
+    for number, cell in enumerate(read(path).cells):
+        if tags(cell) - TAGS:
+            yield f"cell {number}: unknown tags {tags(cell) - TAGS}"
+
+
+def sources(path):
+    """Code is short, has no widget that hangs or is dead in a page, needs no network and no GPU."""
+    for number, cell in code(path):
+        if FORBIDDEN.search(cell.source):
+            yield f"cell {number} uses interact or Output"
+        lines = len(cell.source.splitlines())
+        if lines > CODE_LINES:
+            yield f"cell {number} has {lines} lines: move code to tfbook"
+        needs = r"^\s*[!%]|\burlopen\b|\brequests\.|\.cuda\(\)"
+        found = re.search(needs, cell.source, re.M)
+        if found:
+            yield f"cell {number}: {found[0]!r}"
+
+
+def seeds(path):
+    """Set once."""
+    seed = re.compile(r"^torch\.manual_seed\(", re.M)
+    found = [number for number, cell in code(path) if seed.search(cell.source)]
+    if len(found) > 1:
+        yield f"cells {found} set the seed"
+
+
+LOOKS = (
+    normal_form, cell_ids, order, kernel, complaints, machines_and_warnings, widget_views,
+    no_text_form, pictures, markdown_images, weight, left_out, unknown_tags, sources, seeds,
+)  # fmt: skip
+
+
 def test_there_is_a_chapter():
     assert CHAPTERS
 
 
-def test_it_is_in_the_normal_form(path, notebook):
-    """The form `make notebooks` writes: ids, counts, kernel, no timestamps, no widget states."""
-    raw = path.read_text(encoding="utf-8")
-    nbformat.validate(notebook)
-    normal = nbformat.writes(notebooks.normalise(notebook)).rstrip("\n") + "\n"
-    assert raw == normal, f"run `make notebooks CHAPTER={path.stem}`"
+@pytest.mark.parametrize("look", LOOKS)
+def test_notebooks_are_as_they_should_be(look):
+    assert findings(CHAPTERS, look) == []
 
 
-def test_cell_ids_are_there_and_differ(path):
-    names = [cell.get("id") for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
-    assert all(names)
-    assert len(names) == len(set(names))
+def _cell(source="x", outputs=(), **metadata):
+    return nbformat.v4.new_code_cell(
+        source, execution_count=1, outputs=list(outputs), metadata=metadata
+    )
 
 
-def test_it_ran_from_top_to_bottom(code):
-    assert [cell.execution_count for _, cell in code] == list(range(1, len(code) + 1))
+def _shown(data, marks=None):
+    return _cell(outputs=[nbformat.v4.new_output("display_data", data, metadata=marks or {})])
 
 
-def test_it_runs_on_the_kernel_that_everyone_has(notebook):
-    assert notebook.metadata.kernelspec.name == "python3"
+HEAVY = base64.b64encode(b"x" * (IMAGE_BYTES + 1)).decode()
+SAYS = {"image/png": {"alt": "A line that rises from zero to one and stays."}}
+PLANTED = [
+    (order, [_cell(), _cell()], "from top to bottom"),
+    (complaints, [_cell(outputs=[nbformat.v4.new_output("error", ename="E", evalue="v")])], "E"),
+    (machines_and_warnings, [_shown({"text/plain": "at 0x7f00deadbeef"})], "0x7f00"),
+    (widget_views, [_shown({"application/vnd.jupyter.widget-view+json": {}})], "widget-view"),
+    (no_text_form, [_shown({"image/png": ""})], "text form"),
+    (pictures, [_shown({"image/png": HEAVY, "text/plain": "x"}, SAYS)], "bytes"),
+    (pictures, [_shown({"image/png": "", "text/plain": "x"})], "alternative text"),
+    (markdown_images, [nbformat.v4.new_markdown_cell("![plot](a.png)")], "alternative text"),
+    (markdown_images, [nbformat.v4.new_markdown_cell("<img src='a.png'>")], "alternative text"),
+    (left_out, [_cell(tags=[TIMING])], "too many"),
+    (left_out, [_cell("claim(1)", tags=[TIMING]), *[_cell()] * 8], "a claim is left out"),
+    (left_out, [_cell("# NBVAL_SKIP")], "use a tag"),
+    (unknown_tags, [_cell(tags=["remove-all"])], "remove-all"),
+    (sources, [_cell("interact(f)")], "interact"),
+    (sources, [_cell("x\n" * (CODE_LINES + 1))], "26 lines"),
+    (sources, [_cell("!ls")], "'!'"),
+    (seeds, [_cell("torch.manual_seed(0)"), _cell("torch.manual_seed(1)")], "[0, 1]"),
+    (weight, [nbformat.v4.new_markdown_cell("x" * CHAPTER_BYTES)], "bytes"),
+    (normal_form, [_cell(extra=1)], "normal form"),
+]
 
 
-def test_no_cell_fails_or_warns(notebook):
-    assert notebooks.complaints(notebook) == []
-
-
-def test_no_output_names_a_machine_an_address_or_a_warning(outputs):
-    for number, output in outputs:
-        data = output.get("data", {})
-        texts = [output.get("text", "")] + [v for k, v in data.items() if k.startswith("text/")]
-        for text in texts:
-            found = MACHINE.search(text)
-            assert not found, f"cell {number}: {found[0]!r} in an output"
-
-
-def test_no_widget_view_is_stored(outputs):
-    for number, output in outputs:
-        views = [kind for kind in output.get("data", {}) if "widget" in kind]
-        assert not views, f"cell {number}: {views}"
-
-
-def test_every_output_has_a_text_form(outputs):
-    for number, output in outputs:
-        if "data" in output:
-            assert output.data.get("text/plain"), f"cell {number}"
-
-
-def test_pictures_are_light(outputs):
-    for number, output in outputs:
-        for kind, content in output.get("data", {}).items():
-            if kind.startswith("image/"):
-                size = len(content) if kind.endswith("svg+xml") else len(base64.b64decode(content))
-                assert size <= IMAGE_BYTES, f"cell {number}: a picture of {size:,} bytes"
-
-
-def test_pictures_say_what_they_show(outputs):
-    for number, output in outputs:
-        for kind in output.get("data", {}):
-            if kind.startswith("image/"):
-                alt = output.metadata.get(kind, {}).get("alt", "").strip()
-                assert len(alt) >= 25, f"cell {number}: a picture without alternative text"
-                assert alt.lower() not in ALT_PLACEHOLDERS
-
-
-def test_markdown_images_say_what_they_show(notebook):
-    for number, cell in enumerate(notebook.cells):
-        if cell.cell_type != "markdown":
-            continue
-        for alt in MARKDOWN_IMAGE.findall(cell.source):
-            assert len(alt) >= 25, f"cell {number}: an image without alternative text"
-        for image in HTML_IMAGE.findall(cell.source):
-            found = re.search(r'alt="([^"]*)"', image)
-            assert found, f"cell {number}: an image without alternative text"
-            assert len(found[1]) >= 25
-
-
-def test_the_chapter_is_light(path):
-    assert path.stat().st_size <= CHAPTER_BYTES
-
-
-def test_few_outputs_are_left_out_of_the_comparison(code):
-    timings = [number for number, cell in code if TIMING in tags(cell)]
-    assert len(timings) * 8 <= len(code), f"cells {timings}"
-    for number, cell in code:
-        marks = "NBVAL_", "PYTEST_VALIDATE"
-        assert not any(mark in cell.source for mark in marks), f"cell {number}: use a tag instead"
-
-
-def test_no_claim_is_left_out_of_the_comparison(code):
-    for number, cell in code:
-        if TIMING in tags(cell):
-            assert not re.search(r"\bclaim\(", cell.source), f"cell {number}"
-
-
-def test_tags_are_known(notebook):
-    for number, cell in enumerate(notebook.cells):
-        unknown = tags(cell) - TAGS
-        assert not unknown, f"cell {number}: {unknown}"
-
-
-def test_no_widget_that_hangs_or_is_dead_in_a_page(code):
-    for number, cell in code:
-        assert not FORBIDDEN.search(cell.source), f"cell {number} uses interact or Output"
-
-
-def test_code_cells_are_short(code):
-    for number, cell in code:
-        lines = len(cell.source.splitlines())
-        assert lines <= CODE_LINES, f"cell {number} has {lines} lines: move code to tfbook"
-
-
-def test_code_needs_no_network_no_shell_and_no_gpu(code):
-    for number, cell in code:
-        found = re.search(r"^\s*[!%]|\burlopen\b|\brequests\.|\.cuda\(\)", cell.source, re.M)
-        assert not found, f"cell {number}: {found[0]!r}"
-
-
-def test_seeds_are_set_once(code):
-    seed = re.compile(r"^torch\.manual_seed\(", re.M)
-    seeds = [number for number, cell in code if seed.search(cell.source)]
-    assert len(seeds) <= 1, f"cells {seeds}"
+@pytest.mark.parametrize(("look", "cells", "words"), PLANTED)
+def test_a_planted_fault_is_found(tmp_path, look, cells, words):
+    path = tmp_path / "01_x.ipynb"
+    kernelspec = {"name": "python3", "display_name": "Python 3"}
+    cells = [copy.deepcopy(cell) | {"id": f"c{n}"} for n, cell in enumerate(cells)]
+    made = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernelspec})
+    path.write_text(json.dumps(made), encoding="utf-8")
+    (found,) = look(path)
+    assert words in found

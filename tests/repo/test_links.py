@@ -6,7 +6,7 @@ from functools import cache
 import nbformat
 import pytest
 import yaml
-from repofiles import ROOT, named, short
+from repofiles import ROOT, findings, named, short
 
 PAGES = [p for p in named(".md", ".ipynb") if not p.is_relative_to(ROOT / "tests")]
 LINK = re.compile(r"!?\[(?:[^\]\[]|\[[^\]]*\])*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
@@ -46,8 +46,7 @@ def bibliography():
     return KEY.findall(path.read_text(encoding="utf-8")) if path.exists() else []
 
 
-@pytest.mark.parametrize("path", PAGES, ids=short)
-def test_relative_links_lead_somewhere(path):
+def dead_links(path):
     text = re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "``", prose(path))
     for target in LINK.findall(text) + IMAGE.findall(prose(path)):
         if re.match(r"[a-z][a-z0-9+.-]*:|#|//", target):
@@ -59,37 +58,72 @@ def test_relative_links_lead_somewhere(path):
         # Sphinx lets a page be named without its ending, or by the page it becomes.
         stem = re.sub(r"\.html$", "", target)
         places += [path.parent / (stem + end) for end in (".md", ".ipynb")]
-        assert any(place.exists() for place in places), f"{short(path)} links to {target}"
+        if not any(place.exists() for place in places):
+            yield f"links to {target}"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=short)
-def test_cited_works_are_in_the_bibliography(path):
+def unknown_works(path):
     for group in CITE.findall(prose(path)):
         for key in group.split(","):
             key = re.sub(r"^.*<|>$", "", key.strip())
-            assert key in bibliography(), f"{short(path)} cites {key}"
+            if key not in bibliography():
+                yield f"cites {key}"
+
+
+@cache
+def glossary():
+    text = (ROOT / "book" / "glossary.md").read_text(encoding="utf-8").lower()
+    return {line.strip() for line in text.splitlines()}
+
+
+def unknown_terms(path):
+    for term in TERM.findall(prose(path)):
+        if term.strip().lower() not in glossary():
+            yield f"marks {term!r}, which the glossary does not explain"
+
+
+def unknown_sources(path):
+    for key in re.findall(r"\[([a-z]+\d{4}\w+)\]", path.read_text(encoding="utf-8")):
+        if key not in bibliography():
+            yield f"names {key} as its source"
+
+
+def test_relative_links_lead_somewhere():
+    assert PAGES and findings(PAGES, dead_links) == []
+
+
+def test_cited_works_are_in_the_bibliography():
+    assert findings(PAGES, unknown_works) == []
+
+
+def test_words_marked_as_terms_are_in_the_glossary():
+    assert findings(PAGES, unknown_terms) == []
+
+
+def test_works_named_as_sources_are_in_the_bibliography():
+    assert findings(named(".py", under="tfbook"), unknown_sources) == []
+
+
+@pytest.mark.parametrize(
+    ("look", "content", "words"),
+    [
+        (dead_links, "[this](gone.md) and [that](a.md)", "links to gone.md"),
+        (dead_links, "```{image} gone.png\n```", "links to gone.png"),
+        (unknown_works, "{cite:t}`vaswani2017attention,nobody2020`", "cites nobody2020"),
+        (unknown_terms, "{term}`attention` and {term}`these <no-such-word>`", "'no-such-word'"),
+        (unknown_sources, "[vaswani2017attention] [nobody2020none]", "names nobody2020none"),
+    ],
+)
+def test_a_planted_fault_is_found(tmp_path, look, content, words):
+    path = tmp_path / "a.md"
+    path.write_text(content, encoding="utf-8")
+    (found,) = look(path)
+    assert words in found
 
 
 def test_bibliography_keys_are_unique():
     keys = bibliography()
     assert len(keys) == len(set(keys))
-
-
-@pytest.mark.parametrize("path", PAGES, ids=short)
-def test_words_marked_as_terms_are_in_the_glossary(path):
-    terms = [term.strip().lower() for term in TERM.findall(prose(path))]
-    if not terms:
-        return
-    glossary = (ROOT / "book" / "glossary.md").read_text(encoding="utf-8").lower()
-    lines = {line.strip() for line in glossary.splitlines()}
-    for term in terms:
-        assert term in lines, f"{short(path)} marks {term!r}, which the glossary does not explain"
-
-
-@pytest.mark.parametrize("path", named(".py", under="tfbook"), ids=short)
-def test_works_named_as_sources_are_in_the_bibliography(path):
-    for key in re.findall(r"\[([a-z]+\d{4}\w+)\]", path.read_text(encoding="utf-8")):
-        assert key in bibliography(), f"{short(path)} names {key} as its source"
 
 
 def table_of_contents():
@@ -118,15 +152,18 @@ def test_explained_in_names_a_chapter_that_exists():
             assert (ROOT / "chapters" / f"{name}.ipynb").exists(), f"{short(path)}: {name}"
 
 
-def explained_in():
-    """Each `chapters/NAME, section "HEADING"` that a docstring or an exercise names."""
-    for path in named(".py", under="tfbook"):
-        text = " ".join(path.read_text(encoding="utf-8").split())
-        for chapter, section in re.findall(r'chapters/(\w+), section "([^"]+)"', text):
-            yield pytest.param(chapter, section, id=f"{short(path)}-{section}")
+def unknown_sections(path):
+    """Each `chapters/NAME, section "HEADING"` that leads nowhere."""
+    text = " ".join(path.read_text(encoding="utf-8").split())
+    for chapter, section in re.findall(r'chapters/(\w+), section "([^"]+)"', text):
+        if section not in re.findall(
+            r"^#{1,6} (.+?)\s*$", prose(ROOT / "chapters" / f"{chapter}.ipynb"), flags=re.M
+        ):
+            yield f"chapters/{chapter} has no section {section!r}"
 
 
-@pytest.mark.parametrize(("chapter", "section"), list(explained_in()))
-def test_the_section_that_explains_it_exists(chapter, section):
-    text = prose(ROOT / "chapters" / f"{chapter}.ipynb")
-    assert section in re.findall(r"^#{1,6} (.+?)\s*$", text, flags=re.M)
+def test_the_sections_that_explain_it_exist(tmp_path):
+    assert findings(named(".py", under="tfbook"), unknown_sections) == []
+    planted = tmp_path / "a.py"
+    planted.write_text('See chapters/02_attention, section "No such heading".')
+    assert len(list(unknown_sections(planted))) == 1

@@ -4,7 +4,7 @@ import ast
 import re
 
 import pytest
-from repofiles import ROOT, files, named, short
+from repofiles import ROOT, files, findings, named, short
 
 TEXT = {"", ".bib", ".cff", ".cfg", ".css", ".html", ".ipynb", ".js", ".json", ".md", ".mplstyle"}
 TEXT |= {".py", ".svg", ".toml", ".tsv", ".txt", ".yml", ".yaml"}
@@ -42,18 +42,20 @@ def text_of(path):
     return path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=short)
-def test_no_file_names_one_machine(path):
-    if short(path) in MAY_NAME_PATHS:
-        return
-    found = ONE_MACHINE.search(text_of(path))
-    assert not found, f"{short(path)} names {found[0]!r}"
+def machines(path):
+    if short(path) not in MAY_NAME_PATHS:
+        found = ONE_MACHINE.search(text_of(path))
+        if found:
+            yield f"names {found[0]!r}"
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=short)
-def test_the_repository_address_stands_in_the_configuration_only(path):
-    if path.name != "_config.yml":
-        assert not ADDRESS.search(text_of(path))
+def test_no_file_names_one_machine():
+    assert findings(TEXTS, machines) == []
+
+
+def test_the_repository_address_stands_in_the_configuration_only():
+    others = [path for path in TEXTS if path.name != "_config.yml"]
+    assert findings(others, lambda path: ADDRESS.findall(text_of(path))) == []
 
 
 def test_nothing_else_lies_at_the_top():
@@ -65,33 +67,70 @@ def test_nothing_is_missing_at_the_top():
     assert there - {"benchmarks"} == TOP - {"benchmarks"}
 
 
-@pytest.mark.parametrize("path", files(), ids=short)
-def test_no_file_is_large(path):
-    assert path.stat().st_size <= LARGEST
+def test_no_file_is_large():
+    assert [short(path) for path in files() if path.stat().st_size > LARGEST] == []
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=short)
-def test_text_is_utf8_with_unix_line_ends_and_no_trailing_space(path):
+def untidy(path):
     raw = path.read_bytes()
-    assert b"\r" not in raw
-    assert not raw or raw.endswith(b"\n")
-    text = raw.decode("utf-8")
-    assert "\ufffd" not in text
+    if b"\r" in raw:
+        yield "has line ends of Windows"
+    if raw and not raw.endswith(b"\n"):
+        yield "has no end to its last line"
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        yield f"is not UTF-8: {error}"
+        return
+    if "\ufffd" in text:
+        yield "has a replacement character"
     if path.suffix in (".py", ".js", ".css", ".yml", ".toml"):
         bad = [n for n, line in enumerate(text.splitlines(), 1) if line != line.rstrip()]
-        assert not bad, f"{short(path)} has trailing space in line {bad[:3]}"
+        if bad:
+            yield f"has trailing space in line {bad[:3]}"
 
 
-@pytest.mark.parametrize("path", named(".py", under="tfbook"), ids=short)
-def test_the_package_prints_nothing_and_opens_no_socket(path):
+def test_text_is_utf8_with_unix_line_ends_and_no_trailing_space():
+    assert findings(TEXTS, untidy) == []
+
+
+def prints_and_sockets(path):
     script = "__main__" in text_of(path)
     for node in ast.walk(ast.parse(text_of(path))):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print" and not script:
-            raise AssertionError(f"{short(path)}:{node.lineno} prints")
+            yield f"line {node.lineno} prints"
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = {a.name.split(".")[0] for a in node.names} | {getattr(node, "module", "") or ""}
             network = {"requests", "urllib", "socket", "http", "httpx"} & names
-            assert not network, f"{short(path)}:{node.lineno} uses {network}"
+            if network:
+                yield f"line {node.lineno} uses {sorted(network)}"
+
+
+def test_the_package_prints_nothing_and_opens_no_socket():
+    sources = named(".py", under="tfbook")
+    assert sources and findings(sources, prints_and_sockets) == []
+
+
+@pytest.mark.parametrize(
+    ("look", "content", "words"),
+    [
+        (machines, "see /ho" + "me/anna", "names"),
+        (untidy, "a\r\nb\n", "Windows"),
+        (untidy, "a", "last line"),
+        (untidy, b"\xff\n", "not UTF-8"),
+        (untidy, "a\ufffd\n", "replacement"),
+        (untidy, "a \n", "line [1]"),
+        (prints_and_sockets, "x = 1\nprint(x)\n", "line 2 prints"),
+        (prints_and_sockets, "import urllib.request\n", "uses ['urllib']"),
+        (prints_and_sockets, "from http import server\n", "uses ['http']"),
+    ],
+)
+def test_a_planted_fault_is_found(tmp_path, monkeypatch, look, content, words):
+    monkeypatch.setattr("repofiles.ROOT", tmp_path)
+    path = tmp_path / "a.py"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    (found,) = findings([path], look)
+    assert found.startswith("a.py: ") and words in found
 
 
 def test_ci_calls_the_command_of_the_readme():

@@ -1,0 +1,35 @@
+"""What a test process does in one go, and which of these pieces of work begin early."""
+
+import fnmatch
+import re
+
+# Which file takes its time, longest first; all others follow as they come. What is long begins
+# early, so that at the end small files keep every process busy. A file that is missing here costs
+# nothing but a few idle seconds.
+LONG = (
+    "tests/site/test_jupyterlab.py",
+    "tests/site/test_explorables.py",
+    "tests/package/test_exercises.py",
+    "tests/package/test_*experiment*.py",
+    "chapters/*.ipynb",
+    "tests/site/test_pages.py",
+    "tests/package/test_*mutants.py",
+    "tests/chapters/test_lab_frame.py",
+    "tests/site/test_build.py",
+    "tests/package/test_pretrained.py",
+    "tests/package/test_ranks.py",
+    "tests/package/test_resume.py",
+)
+# Tests that any process may take, apart from the rest of their file: none shares what is dear.
+ALONE = re.compile(r"::test_pages_have_no_fault\[")
+
+
+def unit_of(name):
+    """What one process does in one go: a file (a notebook is one) or a test that stands alone."""
+    return name if ALONE.search(name) else name.split("::", 1)[0]
+
+
+def place(name):
+    """Where the unit of a test stands among all: small is early."""
+    file = name.split("::", 1)[0]
+    return next((i for i, long in enumerate(LONG) if fnmatch.fnmatch(file, long)), len(LONG))

@@ -90,6 +90,11 @@ def lookup_that_overflows(query, keys, values, temperature=1.0):
     return exps / exps.sum() @ values
 
 
+@wrong("soft-lookup", "It is off by up to")
+def lookup_that_forgets_the_first_pair(query, keys, values, temperature=1.0):
+    return torch.softmax(keys[1:] @ query / temperature, 0) @ values[1:]
+
+
 @wrong("soft-lookup", "carries no gradient")
 def lookup_through_numpy(query, keys, values, temperature=1.0):
     like = (keys.detach().numpy() @ query.detach().numpy()) / temperature
@@ -252,6 +257,11 @@ def scores_transposed(q, k):
 @wrong("scaled-scores", "at your line")
 def scores_all_axes_turned(q, k):
     return q @ k.permute(*range(k.ndim)[::-1]) / math.sqrt(q.shape[-1])
+
+
+@wrong("scaled-scores", "carries no gradient")
+def scores_of_numbers(q, k):
+    return (q @ k.mT).detach() / math.sqrt(q.shape[-1])
 
 
 @wrong("scaled-scores", "follow the size of the last axis")

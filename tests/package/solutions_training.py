@@ -281,6 +281,12 @@ def noam_plain_rise(step, d_model, warmup):
     return d_model**-0.5 * min(s**-0.5, s / warmup)
 
 
+@wrong("noam-factor", "The rise is s / √w")
+def noam_rise_of_a_root(step, d_model, warmup):
+    s = max(step, 1)
+    return d_model**-0.5 * min(s**-0.5, s / warmup**0.5)
+
+
 @wrong("noam-factor", "before s = w that is the rise")
 def noam_positive_power(step, d_model, warmup):
     s = max(step, 1)

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfbook import attention, positions
@@ -453,6 +453,7 @@ def test_rotation_equals_the_package(pair, m, n):
     assert figure.score == pytest.approx((q @ k).item(), abs=1e-6)
 
 
+@settings(max_examples=25)  # each makes three figures
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 10), st.integers(0, 7))
 def test_moving_both_positions_keeps_the_score(m, n, by, pair):
     before = explorables.rope_rotation(m=m, n=n, pair=pair)

@@ -75,7 +75,3 @@ def test_errors_are_counted_by_examples_read():
         (shown[:, i - 1] - y[:, i]).pow(2).mean() for i in range(1, 7)
     ]
     assert found == pytest.approx([float(w) for w in wanted], rel=0.01)
-
-
-def test_a_run_can_be_repeated():
-    assert in_context.run(**in_context.SMOKE) == in_context.run(**in_context.SMOKE)

@@ -145,7 +145,3 @@ def test_overlap_is_f1_of_the_longest_common_subsequence():
 def _within(part, whole):
     rest = iter(whole)
     return all(word in rest for word in part)
-
-
-def test_a_run_can_be_repeated():
-    assert summaries.run(**summaries.SMOKE) == summaries.run(**summaries.SMOKE)

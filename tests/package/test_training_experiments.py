@@ -101,8 +101,3 @@ def test_all_curves_reach_the_same_rate_at_the_same_step(curve):
 def test_curves_that_know_the_end_are_down_at_the_end(curve):
     name, choices = decay.CURVES[curve]
     assert schedule(name, warmup=decay.WARMUP, **choices)(159) < 0.03
-
-
-@pytest.mark.parametrize("experiment", [warmup, decay])
-def test_a_run_can_be_repeated(experiment):
-    assert experiment.run(**experiment.SMOKE) == experiment.run(**experiment.SMOKE)

@@ -99,8 +99,5 @@ def test_every_translator_was_scored_on_the_same_lengths(log):
     assert len(log["scores"]["recurrent"]) == len(log["recurrent_seeds"])
 
 
-def test_the_smoke_run_has_what_the_shipped_one_has(log):
-    smoke, weights = translator.run(**translator.SMOKE)
-    assert smoke.keys() == log.keys() - {"command", "machine"}
-    assert smoke["beams"].keys() == log["beams"].keys()
-    assert {w.dtype for w in weights.values()} == {torch.float16}
+def test_the_shipped_weights_are_halves():
+    assert {w.dtype for w in experiments.weights("translator").values()} == {torch.float16}

@@ -48,7 +48,7 @@ def _noam_slips(s: int, d: int, w: int) -> dict[str, float]:
 
 def _noam_rise(rate: Any) -> None:
     """Until the warm-up ends, the learning rate rises along a line."""
-    for step in (10, 20):
+    for step in (2, 10, 20):
         expect_plain(
             rate, {"step": step, "d_model": 96, "warmup": 40}, _noam(step, 96, 40),
             f"At step {step} of a warm-up of 40 the learning rate is d^-½ · s · w^-1.5.",

@@ -73,7 +73,8 @@ def _entry(module: ModuleType, name: str, under: str) -> list[str]:
     written = ModuleAnalyzer.for_module(module.__name__).find_attr_docs().get(("", name))
     if not written:
         return []
-    return [f".. py:data:: {under}.{name}", "", *(f"   {line}" for line in written), ""]
+    head = [f".. py:currentmodule:: {under}", "", f".. py:data:: {name}", ""]
+    return [*head, *(f"   {line}".rstrip() for line in written), ""]
 
 
 def _block(*lines: str) -> str:

@@ -264,6 +264,15 @@ def mend(body: str) -> str:
 
     body = re.sub(r"(Solution to)(<a [^>]*>) ", r"\1 \2", body)
 
+    # The sections of a room are read one by one, and each counts its citations from 1.
+    seen: set[str] = set()
+
+    def once(match: re.Match) -> str:
+        again = match[1] in seen or seen.add(match[1])
+        return "" if again else match[0]
+
+    body = re.sub(r' id="(id\d+)"', once, body)
+
     # Parameters are a list of lines, not of definitions.
     def lines(match: re.Match) -> str:
         items = match[1].replace("<dd>", "<li>").replace("</dd>", "</li>")

@@ -1,9 +1,7 @@
 """Every page in a real browser, in both themes: nothing from outside, no error, readable, light.
 
 A test visits a few pages and each page once: it is loaded in the light, looked at, and looked at
-again after the system has turned dark. Axe sees every page that was written, above all each
-chapter; of the pages of the API, which one template makes, it sees the longest and as many more
-as it takes to have every kind of element that occurs in any of them.
+again after the system has turned dark.
 """
 
 import contextlib
@@ -121,51 +119,8 @@ def pages(site):
     return names
 
 
-class _Kinds(HTMLParser):
-    """The kinds of element on a page: name, classes and roles, and those of what it stands in."""
-
-    EMPTY = {"br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
-
-    def __init__(self, text):
-        super().__init__()
-        self.found, self.around = set(), [()]
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        spoken = sorted(n for n, _ in attrs if n in ("role", "tabindex") or n.startswith("aria-"))
-        kind = (tag, *sorted((dict(attrs).get("class") or "").split()), *spoken)
-        self.found.add((self.around[-1], kind))
-        if tag not in self.EMPTY:
-            self.around.append(kind)
-
-    def handle_endtag(self, tag):
-        """Leave the element, and with it what was left open in it."""
-        places = [i for i, kind in enumerate(self.around) if kind[:1] == (tag,)]
-        if places:
-            del self.around[places[-1] :]
-
-
 def _text(path):
     return path.read_text(encoding="utf-8")
-
-
-def sample(kinds, longest):
-    """The longest page, then whichever adds most, until every kind of any page has been seen."""
-    chosen, left = [longest], set().union(*kinds.values()) - kinds[longest]
-    while left:
-        chosen.append(max(sorted(kinds), key=lambda name: len(kinds[name] & left)))
-        left -= kinds[chosen[-1]]
-    return chosen
-
-
-@pytest.fixture(scope="session")
-def for_axe(pages, site):
-    """The pages that axe inspects: all but those of the API, and a sample of these."""
-    made = [name for name in pages if name.startswith("book/api/")]
-    longest = max(made, key=lambda name: (site / name).stat().st_size)
-    chosen = sample({name: _Kinds(_text(site / name)).found for name in made}, longest)
-    assert longest in chosen and len(chosen) < len(made) / 2
-    return {*pages} - {*made} | {*chosen}
 
 
 @pytest.fixture(scope="session")
@@ -271,17 +226,17 @@ def _size(file):
     return len(body) if file.suffix in (".png", ".woff", ".woff2") else len(gzip.compress(body, 6))
 
 
-def share(pages, site, axe, part):
+def share(pages, site, part):
     """The pages of one test: from the most work to the least, dealt out in turn."""
-    order = sorted(pages, key=lambda n: (n in axe, (site / n).stat().st_size, n), reverse=True)
+    order = sorted(pages, key=lambda name: ((site / name).stat().st_size, name), reverse=True)
     return order[part::PARTS]
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_pages_have_no_fault(pages, for_axe, look, site, record_property, part):
+def test_pages_have_no_fault(pages, look, site, record_property, part):
     report, faults = {}, []
-    for name in share(pages, site, for_axe, part):
-        found, report[name] = look(name, name in for_axe)
+    for name in share(pages, site, part):
+        found, report[name] = look(name)
         faults += [f"{name}: {fault}" for fault in found]
     record_property("page_weight", json.dumps(report))
     weights = site.parent / "page-weight.json"
@@ -292,15 +247,8 @@ def test_pages_have_no_fault(pages, for_axe, look, site, record_property, part):
     assert faults == []
 
 
-def test_each_page_is_visited_once(pages, for_axe, site):
-    shares = [name for part in range(PARTS) for name in share(pages, site, for_axe, part)]
-    assert sorted(shares) == pages
-    assert {name for name in pages if name.startswith("chapters/")} <= for_axe
-
-
-def test_a_sample_has_every_kind_of_element():
-    kinds = {"a": {1, 2}, "b": {2}, "c": {2, 3, 4}, "d": {3, 4}, "e": {5}}
-    assert sample(kinds, "a") == ["a", "c", "e"]
+def test_each_page_is_visited_once(pages, site):
+    assert sorted(name for part in range(PARTS) for name in share(pages, site, part)) == pages
 
 
 def test_there_are_figures_and_formulas(pages, site):

@@ -105,12 +105,14 @@ def test_mend_repairs_lists_heads_and_repeated_ids():
         '<th class="head"><p></p></th><th class="head"><p>name</p></th>'
         '<dl>\n<dd><em class="sig-param">x</em>,</dd>\n'
         '<dd><em class="sig-param">y</em>,</dd>\n</dl>'
+        '<span id="id1"></span><span id="id2"></span><span id="id1"></span><a href="#id1"></a>'
     )
     mended = site.mend(page)
     assert 'role="listitem"' in mended and "biblioentry" not in mended
     assert "exercise-content" not in mended
     assert mended.count("<th") == 1 and "name" in mended
     assert mended.count("<li>") == mended.count("</li>") == 2 and "<dl>" not in mended
+    assert mended.count('id="id1"') == mended.count('id="id2"') == 1
 
 
 @pytest.mark.parametrize("url", ["", "https://github.com/someone/book"])

@@ -1,5 +1,6 @@
 """The Python side of explorables: what a cell stores, what Python reads, what is refused."""
 
+import cmath
 import json
 import math
 import re
@@ -7,12 +8,12 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tfbook import attention, positions
 from tfbook.attention import causal_mask
 from tfbook.data import BytePairs, word_vectors
 from tfbook.teaching import explorables
@@ -202,19 +203,24 @@ def test_style_names_colours_of_both_hosts():
 
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize(("d_k", "temperature", "query"), [(1, 1.0, 0), (64, 0.5, 7), (512, 3, 31)])
-def test_softmax_results_equal_the_package(d_k, scaled, temperature, query):
+def test_softmax_results_follow_the_formula(d_k, scaled, temperature, query):
     figure = explorables.softmax_temperature(
         d_k=d_k, scaled=scaled, temperature=temperature, query=query
     )
-    keys, queries = (torch.tensor(x[:, :d_k]) for x in _softmax.gaussians())
-    scale = (d_k**-0.5 if scaled else 1.0) / temperature
-    _, p = attention.attend(queries, keys, keys, scale=scale, return_weights=True)
-    norms = torch.linalg.matrix_norm(attention.softmax_jacobian(p))
+    keys, queries = (x[:, :d_k] for x in _softmax.gaussians())
+    scores = queries @ keys.T / (np.sqrt(d_k) if scaled else 1)
+    powers = np.exp(scores / temperature)
+    p = powers / powers.sum(1, keepdims=True)
+    # Column j of the Jacobian is diag(p) - p pᵀ times a unit vector.
+    one = np.eye(8)
+    norms = np.sqrt([sum(((q * (one[j] - q[j])) ** 2).sum() for j in range(8)) for q in p])
+    assert figure.scores_used == pytest.approx(scores[query].tolist(), abs=1e-12)
     assert figure.weights == pytest.approx(p[query].tolist(), abs=1e-12)
-    assert figure.entropy == pytest.approx(torch.special.entr(p[query]).sum().item(), abs=1e-12)
-    assert figure.largest == pytest.approx(p[query].max().item(), abs=1e-12)
-    assert figure.jacobian_norm == pytest.approx(norms[query].item(), abs=1e-12)
-    assert figure.mean_jacobian_norm == pytest.approx(norms.mean().item(), abs=1e-12)
+    entropy = -sum(x * math.log(x) for x in p[query].tolist() if x)
+    assert figure.entropy == pytest.approx(entropy, abs=1e-12)
+    assert figure.largest == pytest.approx(p[query].max(), abs=1e-12)
+    assert figure.jacobian_norm == pytest.approx(norms[query], abs=1e-12)
+    assert figure.mean_jacobian_norm == pytest.approx(norms.mean(), abs=1e-12)
 
 
 def test_random_numbers_look_standard_normal_and_independent():
@@ -233,54 +239,63 @@ def test_own_scores_are_softmaxed():
     assert figure.weights == pytest.approx(expected.tolist(), abs=1e-12)
 
 
-def test_cat_example_equals_attention():
-    figure = explorables.attention_steps()
-    q, k, v = (
-        torch.tensor(x, dtype=torch.double)
-        for x in ([figure.query], figure.data["keys"], figure.data["values"])
-    )
-    output, weights = attention.attend(q, k, v, return_weights=True)
-    assert figure.weights == pytest.approx(weights[0].tolist(), abs=1e-12)
-    assert figure.output == pytest.approx(output[0].tolist(), abs=1e-12)
-    assert figure.scores == pytest.approx([0.3, 0.96, 0.1, 0, 0.3, 0.2], abs=1e-12)
+def mixed(q, k, v, allowed):
+    """Attention of one query in plain numbers: the weights and what they mix."""
+    dots = [math.fsum(a * b for a, b in zip(q, row, strict=True)) for row in k]
+    scores = [x / math.sqrt(len(q)) for x in dots]
+    powers = [math.exp(s) if ok else 0.0 for s, ok in zip(scores, allowed, strict=True)]
+    weights = [x / math.fsum(powers) for x in powers]
+    columns = zip(*v, strict=True)
+    return weights, [math.fsum(w * x for w, x in zip(weights, c, strict=True)) for c in columns]
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padding", ["none", "masked", "unmasked"])
-def test_sentence_equals_attention_under_every_mask(causal, padding):
+def test_cat_example_in_plain_numbers(causal, padding):
+    figure = explorables.attention_steps(causal=causal, padding=padding, row=3)
+    pads = 0 if padding == "none" else 2
+    k, v = (figure.data[x] + [[0.0] * 4] * pads for x in ("keys", "values"))
+    allowed = [(j <= 3 or not causal) and (j < 6 or padding == "unmasked") for j in range(6 + pads)]
+    weights, output = mixed(figure.query, k, v, allowed)
+    assert figure.weights == pytest.approx(weights, abs=1e-12)
+    assert figure.output == pytest.approx(output, abs=1e-12)
+    assert figure.scores == pytest.approx([0.3, 0.96, 0.1, 0, 0.3, 0.2] + [0] * pads, abs=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padding", ["none", "masked", "unmasked"])
+def test_sentence_in_plain_numbers_under_every_mask(causal, padding):
     figure = explorables.attention_steps(
         mode="sentence", sentence="the dog chased the cat", causal=causal, padding=padding, row=2
     )
     words, vectors = word_vectors()
-    x = vectors[[words.index(w) for w in "the dog chased the cat".split()]].double()
+    x = vectors[[words.index(w) for w in "the dog chased the cat".split()]].tolist()
     pads = 0 if padding == "none" else 2
-    k = torch.cat([x, x.new_zeros(pads, x.shape[1])])
-    mask = torch.ones(len(x), len(k), dtype=torch.bool)
-    if causal:
-        mask = causal_mask(len(k))[: len(x)]
-    if padding == "masked":
-        mask = mask & (torch.arange(len(k)) < len(x))
-    output, weights = attention.attend(x, k, k, mask=mask, return_weights=True)
-    for found, expected in zip(figure.all_weights, weights.tolist(), strict=True):
-        assert found == pytest.approx(expected, abs=1e-12)
-    assert figure.output == pytest.approx(output[2].tolist(), abs=1e-12)
+    k = x + [[0.0] * len(x[0])] * pads
+    for i, found in enumerate(figure.all_weights):
+        allowed = [
+            (j <= i or not causal) and (j < 5 or padding == "unmasked") for j in range(5 + pads)
+        ]
+        weights, output = mixed(x[i], k, k, allowed)
+        assert found == pytest.approx(weights, abs=1e-12)
+        if i == 2:
+            assert figure.weights == found
+            assert figure.output == pytest.approx(output, abs=1e-12)
+    assert len(figure.all_weights) == 5
     assert figure.tokens == "the dog chased the cat".split() + ["[pad]"] * pads
 
 
 @pytest.mark.parametrize("hard", [False, True])
-def test_lookup_results_equal_the_package(hard):
+def test_lookup_results_in_plain_numbers(hard):
     figure = explorables.soft_lookup_plane(query=(-0.4, 1.1), temperature=0.3, hard=hard)
-    q, k, v = (
-        torch.tensor(x, dtype=torch.double)
-        for x in ([figure.query], figure.data["keys"], [[x] for x in figure.data["values"]])
-    )
-    look = (
-        attention.hard_lookup(q, k, v, return_weights=True)
-        if hard
-        else attention.soft_lookup(q, k, v, temperature=0.3, return_weights=True)
-    )
-    assert figure.result == pytest.approx(look[0].item(), abs=1e-12)
-    assert figure.weights == pytest.approx(look[1][0].tolist(), abs=1e-12)
+    keys, values = figure.data["keys"], figure.data["values"]
+    scores = [-0.4 * x + 1.1 * y for x, y in keys]
+    assert figure.scores == pytest.approx(scores, abs=1e-12)
+    powers = [float(s == max(scores)) if hard else math.exp(s / 0.3) for s in scores]
+    weights = [x / sum(powers) for x in powers]
+    assert figure.weights == pytest.approx(weights, abs=1e-12)
+    mean = sum(w * x for w, x in zip(weights, values, strict=True))
+    assert figure.result == pytest.approx(mean, abs=1e-12)
 
 
 # ---------------------------------------------------------------------- attention weights, packed
@@ -419,38 +434,31 @@ def test_sixty_tokens_of_eight_heads_stay_small():
 
 
 @pytest.mark.parametrize(("d", "base", "p"), [(4, 2.0, 1), (32, 10_000.0, 10), (64, 500.0, 127)])
-def test_wavelengths_equal_the_package(d, base, p):
+def test_wavelengths_follow_the_formula(d, base, p):
     figure = explorables.encoding_wavelengths(d_model=d, base=base, position=p, pair=d // 2 - 1)
-    where = torch.tensor([p])
-    expected = positions.sinusoidal_encoding(where, d, base=base)[0]
-    assert figure.encoding == pytest.approx(expected.tolist(), abs=1e-5)
-    waves = positions.sinusoidal_wavelengths(d, base=base)
-    assert figure.wavelength == pytest.approx(waves[-1].item(), rel=1e-6)
-    assert figure.turns == pytest.approx(p / waves[-1].item(), rel=1e-6)
-
-
-def turned(figure):
-    """Query and key of the figure, rotated by the package."""
-    d, i = figure.data["d_head"], figure.pair
-    vectors = torch.zeros(2, 1, d, dtype=torch.double)
-    for row, angle in enumerate((figure.q_angle, figure.k_angle)):
-        vectors[row, 0, 2 * i : 2 * i + 2] = torch.tensor(
-            [math.cos(math.radians(angle)), math.sin(math.radians(angle))]
-        )
-    where = torch.tensor([[figure.m], [figure.n]])
-    return positions.apply_rotary(vectors, where, base=figure.data["base"])[:, 0]
+    angles = [p / base ** (2 * i / d) for i in range(d // 2)]
+    expected = [f(angle) for angle in angles for f in (math.sin, math.cos)]
+    assert figure.encoding == pytest.approx(expected, abs=1e-12)
+    wave = 2 * math.pi * base ** ((d - 2) / d)
+    assert figure.wavelength == pytest.approx(wave, rel=1e-12)
+    assert figure.frequency == pytest.approx(2 * math.pi / wave, rel=1e-12)
+    assert figure.angle == pytest.approx(angles[-1], rel=1e-12)
+    assert figure.turns == pytest.approx(p / wave, rel=1e-12)
 
 
 @pytest.mark.parametrize("pair", [0, 1, 3])
 @pytest.mark.parametrize(("m", "n"), [(0, 0), (40, 3), (7, 31)])
-def test_rotation_equals_the_package(pair, m, n):
+def test_rotation_is_a_product_of_complex_numbers(pair, m, n):
     figure = explorables.rope_rotation(
         d_head=8, base=500.0, pair=pair, m=m, n=n, q_angle=-130, k_angle=75
     )
-    q, k = turned(figure)
-    assert figure.rotated_q == pytest.approx(q[2 * pair : 2 * pair + 2].tolist(), abs=1e-6)
-    assert figure.rotated_k == pytest.approx(k[2 * pair : 2 * pair + 2].tolist(), abs=1e-6)
-    assert figure.score == pytest.approx((q @ k).item(), abs=1e-6)
+    turn = cmath.exp(1j * 500 ** (-2 * pair / 8))
+    q = cmath.rect(1, math.radians(-130)) * turn**m
+    k = cmath.rect(1, math.radians(75)) * turn**n
+    assert complex(*figure.rotated_q) == pytest.approx(q, abs=1e-12)
+    assert complex(*figure.rotated_k) == pytest.approx(k, abs=1e-12)
+    assert figure.score == pytest.approx((q * k.conjugate()).real, abs=1e-12)
+    assert figure.unrotated == pytest.approx(math.cos(math.radians(205)), abs=1e-12)
 
 
 @settings(max_examples=25)  # each makes three figures
@@ -462,40 +470,64 @@ def test_moving_both_positions_keeps_the_score(m, n, by, pair):
     assert explorables.rope_rotation(m=n, n=n, pair=pair).score == pytest.approx(before.unrotated)
 
 
-@pytest.mark.parametrize("heads", range(1, 17))
-def test_slopes_equal_the_package(heads):
-    assert _biases.slopes_of(heads) == pytest.approx(list(positions.alibi_slopes(heads)), abs=1e-15)
+# As the paper gives them for 8 and 16 heads; for other numbers, as the authors' code fills up.
+SLOPES = {
+    1: [2**-8],
+    6: [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3],
+    8: [2**-h for h in range(1, 9)],
+    12: [*(2**-h for h in range(1, 9)), *(2 ** -(h + 0.5) for h in range(4))],
+    16: [2 ** (-h / 2) for h in range(1, 17)],
+}
+
+
+@pytest.mark.parametrize("heads", SLOPES)
+def test_slopes_are_those_of_the_paper(heads):
+    figures = [
+        explorables.relative_bias_shapes(n_heads=heads, head=h, distance=-10) for h in range(heads)
+    ]
+    assert [f.slope for f in figures] == pytest.approx(SLOPES[heads], rel=1e-12)
+    assert [f.bias for f in figures] == pytest.approx([-10 * s for s in SLOPES[heads]], rel=1e-12)
 
 
 @given(
-    st.integers(-600, 600),
+    st.integers(-256, 256),
     st.booleans(),
     st.integers(2, 32).map(lambda half: 2 * half),
     st.integers(2, 512),
 )
+@example(-20, True, 64, 20)  # the last bucket begins soon after those of one distance
+@example(-17, True, 64, 2)  # and where it cannot begin so soon, right after them
+@example(-30, False, 36, 50)  # exactly on an edge, where float32 falls below it
 def test_buckets_are_the_largest_that_begin_before_the_distance(delta, both, count, furthest):
     size = count // 2 if both else count
     exact = size // 2
+    now = {"bidirectional": both, "n_buckets": count, "max_distance": furthest}
+    found = _biases.buckets_of(now, torch.tensor([delta])).item()
     furthest = max(furthest, exact + 1)
     far = abs(delta) if both else max(0, -delta)
     start = size if both and delta > 0 else 0
     if far < exact:
-        expected = far
+        expected = {far}
     else:
         # bucket exact + s begins where far / exact = (furthest / exact)^(s / steps), in integers
         steps = size - exact
-        begun = [s for s in range(steps) if far**steps * exact**s >= furthest**s * exact**steps]
-        expected = exact + max(begun)
-    assert _biases.bucket_of(delta, both, count, furthest) == start + expected
+        begins = [(far**steps * exact**s, furthest**s * exact**steps) for s in range(steps)]
+        # Exactly on an edge the rounding of float32, in which T5 was trained, decides.
+        expected = {
+            exact + max(s for s, (here, edge) in enumerate(begins) if here >= edge),
+            exact + max((s for s, (here, edge) in enumerate(begins) if here > edge), default=0),
+        }
+    assert found - start in expected
 
 
-@pytest.mark.parametrize("both", [False, True])
-@pytest.mark.parametrize(("count", "furthest"), [(32, 128), (16, 64), (8, 20), (64, 512), (4, 7)])
-def test_buckets_equal_the_package(both, count, furthest):
-    deltas = torch.arange(-600, 601)
-    how = {"bidirectional": both, "n_buckets": count, "max_distance": furthest}
-    expected = positions.t5_bucket(deltas, **how).tolist()
-    assert [_biases.bucket_of(d, both, count, furthest) for d in range(-600, 601)] == expected
+def test_buckets_of_t5_itself():
+    """32 buckets up to 128, one direction: where each begins, by the formula of its code."""
+    now = {"bidirectional": False, "n_buckets": 32, "max_distance": 128}
+    buckets = _biases.buckets_of(now, -torch.arange(200)).tolist()
+    begins = [buckets.index(b) for b in range(32)]
+    assert begins[:17] == list(range(17))
+    assert begins[17:] == [math.ceil(16 * 8 ** (s / 16)) for s in range(1, 16)]
+    assert buckets[-1] == 31
 
 
 @pytest.mark.parametrize("both", [False, True])
@@ -505,18 +537,21 @@ def test_weights_of_a_bias_alone(both):
         scheme="t5", bidirectional=both, n_buckets=8, max_distance=20, t5_table=table, head=2,
         reach=16, distance=-9, clip=5, shaw_table=torch.linspace(-1, 1, 11)[:, None],
     )  # fmt: skip
-    deltas = torch.arange(-16, 17 if both else 1)
-    how = {"bidirectional": both, "n_buckets": 8, "max_distance": 20}
+    deltas = list(range(-16, 17 if both else 1))
+    # Edges of 8 buckets up to 20: 4 alone and then 4·5^(s/4); of each 4, 2 alone and 2·10^(s/2).
+    far = [0, 1, 2, 7] if both else [0, 1, 2, 3, 4, 6, 9, 14]
+    bucket = {d: sum(abs(d) >= edge for edge in far[1:]) + 4 * (both and d > 0) for d in deltas}
     biases = {
-        "none": torch.zeros(len(deltas)),
-        "alibi": -positions.alibi_slopes(8)[2] * deltas.abs(),
-        "t5": table[positions.t5_bucket(deltas, **how), 2],
-        "shaw": torch.linspace(-1, 1, 11)[positions.shaw_clip(deltas, 5)],
+        "none": [0.0 for _ in deltas],
+        "alibi": [-abs(d) / 8 for d in deltas],
+        "t5": [table[bucket[d], 2].item() for d in deltas],
+        "shaw": [max(-5, min(5, d)) / 5 for d in deltas],
     }
     for scheme, bias in biases.items():
         figure.scheme = scheme
-        assert figure.weights == pytest.approx(bias.double().softmax(0).tolist(), abs=1e-7)
-        assert figure.bias == pytest.approx(bias[7].item(), abs=1e-7)
+        powers = [math.exp(x) for x in bias]
+        assert figure.weights == pytest.approx([x / sum(powers) for x in powers], abs=1e-7)
+        assert figure.bias == pytest.approx(bias[7], abs=1e-7)
     assert figure.bucket == -5
     with pytest.raises(ValueError, match="clip is fixed to 5 by the table"):
         figure.clip = 6
@@ -572,12 +607,35 @@ def test_nothing_needs_anywidget_until_there_is_a_kernel(monkeypatch):
         figure.widget  # noqa: B018
 
 
-def test_importing_explorables_loads_neither_torch_nor_anywidget():
-    code = (
-        "import sys, tfbook.teaching.explorables as x; x.softmax_temperature()._repr_mimebundle_();"
-        "assert not {'torch', 'anywidget', 'matplotlib'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+FRESH = """
+import sys
+from tfbook.teaching import quiz
+print(quiz("a", "?", answer=1)._repr_mimebundle_()["text/plain"].count("?"))
+print(*sys.modules)
+from tfbook.teaching.explorables import softmax_temperature
+print(softmax_temperature()._repr_mimebundle_()["text/plain"].count("√d_k"))
+print(*sys.modules)
+"""
+
+
+def test_a_quiz_loads_nothing_that_computes_and_a_figure_what_it_needs():
+    done = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    quiz, figure = (set(line.split()) for line in lines if "tfbook" in line)
+    shared = {"tfbook", "tfbook.teaching", "tfbook.teaching.explorables"}
+    rest = {f"tfbook.teaching.explorables.{name}" for name in ("_base", "_quiz")}
+    assert {name for name in quiz if name.partition(".")[0] == "tfbook"} == shared | rest
+    assert not {"torch", "numpy", "anywidget", "matplotlib"} & quiz
+    assert {"torch", "tfbook.attention"} <= figure
+    assert not {"tfbook.models", "tfbook.training", "anywidget", "matplotlib"} & figure
+
+
+def test_every_name_of_the_door_is_there_and_no_other():
+    for name in explorables.__all__:
+        assert getattr(explorables, name) is not None
+    assert dir(explorables) == sorted(explorables.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'softmax_temperatur'"):
+        explorables.softmax_temperatur  # noqa: B018
 
 
 # ---------------------------------------------------------------------- bad input
@@ -687,6 +745,8 @@ BAD = [
     ),
     (lambda: X.shape_tracer(length=0), ValueError, "length must be between 1 and 32768, got 0"),
     (lambda: X.shape_tracer(d_model=64.0), TypeError, "d_model must be a whole number, got float"),
+    (lambda: X.shape_tracer(d_model=577), ValueError, "d_model must be even, got 577"),
+    (lambda: X.cache_growth(d_head=65), ValueError, "d_head must be even, got 65"),
     (lambda: X.shape_tracer(tied=1), TypeError, "tied must be True or False, got int"),
     (lambda: X.shape_tracer(part="x"), ValueError, "part must be one of embed, position"),
     (lambda: X.shape_tracer(precision="f4"), ValueError, "precision must be one of float32"),

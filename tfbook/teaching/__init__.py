@@ -33,11 +33,7 @@ __all__ = [*_HOME, *_FOLDERS]
 
 
 def __getattr__(name: str) -> ModuleType | Any:
-    """Import what `name` stands for on first use.
-
-    Raises:
-        AttributeError: there is no such name.
-    """
+    """Import what `name` stands for on first use."""
     if name in _FOLDERS:
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOME:

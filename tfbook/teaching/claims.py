@@ -116,11 +116,7 @@ def evaluate(
     wrong: Any = None,
     digits: int = 4,
 ) -> Claim:
-    """Check a claim like `claim`, and return it instead of showing it.
-
-    Raises:
-        ClaimError, TypeError, ValueError: see `claim`.
-    """
+    """Check a claim like `claim`, with its errors, and return it instead of showing it."""
     tolerance = _check_arguments(slug, sentence, tolerance, relation, digits)
     _refuse_itself(measured, expected)
     m, e = _value("measured", measured), _value("expected", expected)

@@ -1,21 +1,21 @@
 """Graded exercises: `check` runs hidden property tests against the function you wrote.
 
-The exercises stand in files of their own (`attention.py` and `masking.py` for chapter 02), each
-with a tuple `EXERCISES`; adding a file adds its exercises.
+Each chapter, lab and project has a folder of files (`attention/softmax.py` and
+`attention/masking.py` for chapter 02), each file a tuple `EXERCISES`. `_index.py` says which
+exercise stands in which file, so that a check imports that one only.
 
 Explained in: the preface, "Three kinds of executable content".
 """
 
 import difflib
-import functools
 import importlib
-import pkgutil
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from tfbook.teaching.exercises._card import Description, Report
 from tfbook.teaching.exercises._guard import Guarded, steady_torch
+from tfbook.teaching.exercises._index import FILES
 from tfbook.teaching.exercises._spec import Exercise, NotStarted, Wrong, property_name
 
 __all__ = ["Description", "Report", "check", "describe", "evaluate", "names"]
@@ -23,7 +23,7 @@ __all__ = ["Description", "Report", "check", "describe", "evaluate", "names"]
 
 def names() -> tuple[str, ...]:
     """Return the names of all exercises, by chapter and then by level."""
-    return tuple(_all())
+    return tuple(FILES)
 
 
 def describe(name: str) -> Description:
@@ -83,31 +83,20 @@ def evaluate(name: str, function: Callable[..., Any], *, time_limit: float = 10.
     return Report(exercise, "pass")
 
 
-@functools.cache
-def _all() -> dict[str, Exercise]:
-    """Collect the exercises of all files beside this one."""
-    files = sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
-    found = [e for file in files for e in importlib.import_module(f"{__name__}.{file}").EXERCISES]
-    found.sort(key=lambda exercise: (exercise.section.partition(",")[0], exercise.level))
-    by_name = {exercise.name: exercise for exercise in found}
-    if len(by_name) < len(found):
-        raise ValueError("two exercises have the same name")
-    return by_name
-
-
 def _find(name: str) -> Exercise:
     if not isinstance(name, str):
         raise TypeError(
             f"name must be the exercise's name, a string, got {type(name).__name__}: "
             'check("name", function)'
         )
-    if name not in _all():
-        close = difflib.get_close_matches(name.lower().replace("_", "-"), _all(), n=3, cutoff=0.4)
+    if name not in FILES:
+        close = difflib.get_close_matches(name.lower().replace("_", "-"), FILES, n=3, cutoff=0.4)
         known = f"did you mean {' or '.join(map(repr, close))}?" if close else (
-            f"the exercises are {', '.join(_all())}"
+            f"the exercises are {', '.join(FILES)}"
         )
         raise ValueError(f"name {name!r} is not an exercise: {known}")
-    return _all()[name]
+    file = importlib.import_module(f"{__name__}.{FILES[name]}")
+    return next(exercise for exercise in file.EXERCISES if exercise.name == name)
 
 
 def _display(report: Report) -> None:

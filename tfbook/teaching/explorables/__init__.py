@@ -5,47 +5,53 @@
 Each is one JavaScript module with two hosts: JupyterLab, where anywidget keeps its values visible
 to Python (`figure.temperature`, `figure.weights`), and the static page, which needs no kernel.
 What a cell stores is HTML with the data and a text alternative, the same at every run.
+
+A name is imported when it is first used, with what its numbers come from: a quiz loads no model.
+
+Explained in: the preface, "Three kinds of executable content".
 """
 
-from tfbook.teaching.explorables._alignment import alignment_viewer
-from tfbook.teaching.explorables._base import NAMES, Explorable, module_source, style_source
-from tfbook.teaching.explorables._biases import relative_bias_shapes
-from tfbook.teaching.explorables._bytepairs import byte_pairs
-from tfbook.teaching.explorables._cache import cache_growth
-from tfbook.teaching.explorables._heads import head_viewer
-from tfbook.teaching.explorables._optimizers import optimizer_paths
-from tfbook.teaching.explorables._packing import pack_weights, unpack_weights
-from tfbook.teaching.explorables._plane import soft_lookup_plane
-from tfbook.teaching.explorables._quiz import quiz
-from tfbook.teaching.explorables._rope import rope_rotation
-from tfbook.teaching.explorables._sampling import next_token_sampling, pack_next_tokens
-from tfbook.teaching.explorables._schedules import schedule_designer
-from tfbook.teaching.explorables._shapes import shape_tracer
-from tfbook.teaching.explorables._softmax import softmax_temperature
-from tfbook.teaching.explorables._steps import attention_steps
-from tfbook.teaching.explorables._wavelengths import encoding_wavelengths
+from __future__ import annotations
 
-__all__ = [
-    "NAMES",
-    "Explorable",
-    "alignment_viewer",
-    "attention_steps",
-    "byte_pairs",
-    "cache_growth",
-    "encoding_wavelengths",
-    "head_viewer",
-    "module_source",
-    "next_token_sampling",
-    "optimizer_paths",
-    "pack_next_tokens",
-    "pack_weights",
-    "quiz",
-    "relative_bias_shapes",
-    "rope_rotation",
-    "schedule_designer",
-    "shape_tracer",
-    "soft_lookup_plane",
-    "softmax_temperature",
-    "style_source",
-    "unpack_weights",
-]
+import importlib
+from typing import Any
+
+# Where each name stands.
+_HOME = {
+    "NAMES": "_base",
+    "Explorable": "_base",
+    "alignment_viewer": "_alignment",
+    "attention_steps": "_steps",
+    "byte_pairs": "_bytepairs",
+    "cache_growth": "_cache",
+    "encoding_wavelengths": "_wavelengths",
+    "head_viewer": "_heads",
+    "module_source": "_base",
+    "next_token_sampling": "_sampling",
+    "optimizer_paths": "_optimizers",
+    "pack_next_tokens": "_sampling",
+    "pack_weights": "_packing",
+    "quiz": "_quiz",
+    "relative_bias_shapes": "_biases",
+    "rope_rotation": "_rope",
+    "schedule_designer": "_schedules",
+    "shape_tracer": "_shapes",
+    "soft_lookup_plane": "_plane",
+    "softmax_temperature": "_softmax",
+    "style_source": "_base",
+    "unpack_weights": "_packing",
+}
+
+__all__ = [*_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what `name` stands for on first use."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

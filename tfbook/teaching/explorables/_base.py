@@ -278,27 +278,3 @@ def matrix(name: str, rows: int | None, cols: int | None = None) -> Callable:
         ]
 
     return check
-
-
-def softmax(scores) -> list[float]:
-    """Return exp(s_i) / Σ exp(s_j), written so that large scores do not overflow.
-
-    `-inf` gets weight 0, and so does everything if nothing else is there.
-    """
-    # Not attention.masked_softmax: this package stands below it, and a text needs no tensors.
-    top = max(scores)
-    if top == -math.inf:
-        return [0.0] * len(scores)
-    powers = [math.exp(s - top) for s in scores]
-    total = math.fsum(powers)
-    return [p / total for p in powers]
-
-
-def dot(a, b) -> float:
-    """Return Σ a_i b_i."""
-    return math.fsum(x * y for x, y in zip(a, b, strict=True))
-
-
-def mix(weights, rows) -> list[float]:
-    """Return Σ w_i row_i."""
-    return [dot(weights, column) for column in zip(*rows, strict=True)]

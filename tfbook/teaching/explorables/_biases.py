@@ -1,13 +1,15 @@
 """relative_bias_shapes: what is added to a score, as a function of the distance alone."""
 
-import math
+import torch
+from torch import Tensor
 
+from tfbook.attention import masked_softmax
+from tfbook.positions import alibi_slopes, shaw_clip, t5_bucket
 from tfbook.teaching.explorables._base import (
     Explorable,
     boolean,
     matrix,
     one_of,
-    softmax,
     whole,
     wrapped,
 )
@@ -95,39 +97,38 @@ def relative_bias_shapes(
         shaw_table = matrix("shaw_table", 2 * clip + 1)(shaw_table)
         checks["clip"] = _only("clip", clip)
 
-    def at(now: dict, delta: int) -> tuple:
-        """The bias and the bucket of one distance."""
+    def at(now: dict, deltas: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """The biases and the buckets of some distances, if there are such."""
         kind, head = now["scheme"], now["head"]
         if kind == "alibi":
-            slopes = slopes_of(now["n_heads"])
-            return -slopes[min(head, len(slopes) - 1)] * abs(delta), None
+            return -_own(alibi_slopes(now["n_heads"]), head) * deltas.abs().double(), None
         if kind == "t5":
-            b = bucket_of(delta, now["bidirectional"], now["n_buckets"], now["max_distance"])
-            return t5_table and t5_table[b][min(head, len(t5_table[b]) - 1)], b
+            buckets = buckets_of(now, deltas)
+            return t5_table and _column(t5_table, head)[buckets], buckets
         if kind == "shaw":
-            c = max(-now["clip"], min(now["clip"], delta))
-            row = shaw_table and shaw_table[c + now["clip"]]
-            return row and row[min(head, len(row) - 1)], c
-        return 0.0, None
+            rows = shaw_clip(deltas, now["clip"])
+            return shaw_table and _column(shaw_table, head)[rows], rows - now["clip"]
+        return torch.zeros(len(deltas), dtype=torch.double), None
 
     def results(now: dict) -> dict:
         delta = now["distance"] if now["bidirectional"] else min(0, now["distance"])
-        bias, bucket = at(now, delta)
-        slope = slopes_of(now["n_heads"])[min(now["head"], now["n_heads"] - 1)]
-        weights = None
-        if bias is not None:
-            last = reach if now["bidirectional"] else 0
-            weights = softmax([at(now, x)[0] for x in range(-reach, last + 1)])
+        deltas = torch.arange(-reach, (reach if now["bidirectional"] else 0) + 1)
+        biases, buckets = at(now, deltas)
+        here = delta + reach
         return {
-            "bias": bias, "bucket": bucket, "weights": weights,
-            "slope": slope if now["scheme"] == "alibi" else None,
-        }  # fmt: skip
+            "bias": None if biases is None else biases[here].item(),
+            "bucket": None if buckets is None else buckets[here].item(),
+            "weights": None if biases is None else masked_softmax(biases[None])[0].tolist(),
+            "slope": None
+            if now["scheme"] != "alibi"
+            else _own(alibi_slopes(now["n_heads"]), now["head"]),
+        }
 
     def text(now: dict) -> str:
-        slopes = ", ".join(f"{s:.4g}" for s in slopes_of(now["n_heads"]))
-        far = [1, 8, 16, 32, 64, 128]
-        how = (now["bidirectional"], now["n_buckets"], now["max_distance"])
-        numbers = ", ".join(f"{x} → {bucket_of(-x, *how)}" for x in far)
+        slopes = ", ".join(f"{s:.4g}" for s in alibi_slopes(now["n_heads"]))
+        far = torch.tensor([1, 8, 16, 32, 64, 128])
+        pairs = zip(far.tolist(), buckets_of(now, -far).tolist(), strict=True)
+        numbers = ", ".join(f"{x} → {bucket}" for x, bucket in pairs)
         return wrapped(f"""{TITLE}
 
         Distance is the key's position less the query's. ALiBi with {now["n_heads"]} heads takes off
@@ -148,26 +149,22 @@ def relative_bias_shapes(
     )
 
 
-def slopes_of(n_heads: int) -> list[float]:
-    """Return ALiBi's slopes: a geometric sequence, filled up from the next one if need be."""
-    # Not positions.alibi_slopes: this package stands below it, and a text needs no tensors.
-    power = 1 << (n_heads.bit_length() - 1)
-    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
-    between = [2 ** (-4 * (h + 1) / power) for h in range(0, 2 * power, 2)]
-    return slopes + between[: n_heads - power]
+def buckets_of(now: dict, deltas: Tensor) -> Tensor:
+    """Return T5's buckets of some distances, key less query."""
+    both, count = now["bidirectional"], now["n_buckets"]
+    # A control may stand below what can be; then the last bucket begins right after the exact ones.
+    furthest = max(now["max_distance"], count // (4 if both else 2) + 1)
+    return t5_bucket(deltas, bidirectional=both, n_buckets=count, max_distance=furthest)
 
 
-def bucket_of(delta: int, bidirectional: bool, n_buckets: int, max_distance: int) -> int:
-    """Return T5's bucket of a distance, key less query."""
-    size = n_buckets // 2 if bidirectional else n_buckets
-    start = size if bidirectional and delta > 0 else 0
-    far = abs(delta) if bidirectional else max(0, -delta)
-    exact = size // 2
-    if far < exact:
-        return start + far
-    share = math.log(far / exact) / math.log(max(max_distance, exact + 1) / exact)
-    # Where the share is a whole number of buckets, rounding must not take one off.
-    return start + min(size - 1, exact + math.floor(share * (size - exact) + 1e-9))
+def _own(numbers, head: int):
+    """Return what belongs to a head, or to the last one there is."""
+    return numbers[min(head, len(numbers) - 1)]
+
+
+def _column(table: list[list[float]], head: int) -> Tensor:
+    """Return the column of a head, or the last one."""
+    return torch.tensor([_own(row, head) for row in table], dtype=torch.double)
 
 
 def _buckets_check(value):

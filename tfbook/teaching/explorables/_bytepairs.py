@@ -4,6 +4,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 
+from tfbook.data import BYTES, BytePairs, english_french
 from tfbook.teaching.explorables._base import Explorable, whole, wrapped
 
 TITLE = "Byte pairs, merge by merge"
@@ -43,9 +44,6 @@ def byte_pairs(
     Source: [sennrich2016neural], [radford2019language].
     Explained in: chapters/13_language, section "Cutting text into tokens".
     """
-    # Only this figure needs them, and they need torch.
-    from tfbook.data import BYTES, BytePairs
-
     tokenizer = _learned() if tokenizer is None else tokenizer
     if not isinstance(tokenizer, BytePairs):
         raise TypeError(f"tokenizer must be a BytePairs, got {type(tokenizer).__name__}")
@@ -132,8 +130,6 @@ def shown(token: bytes) -> str:
 @cache
 def _learned():
     """Learn merges from help pages, once."""
-    from tfbook.data import BYTES, BytePairs, english_french
-
     sentences = [text for pair in english_french()[:SENTENCES] for text in pair]
     return BytePairs.train(sentences, vocab_size=len(BYTES) + LEARNED)
 

@@ -1,7 +1,8 @@
 """cache_growth: what keeping keys and values saves in work, and what it takes in bytes."""
 
+from tfbook.costs import kv_cache_bytes
 from tfbook.teaching.explorables._base import Explorable, one_of, whole, wrapped
-from tfbook.teaching.explorables._sizes import BYTES, LIMITS, PRESETS, parts_of
+from tfbook.teaching.explorables._sizes import BYTES, LIMITS, PRESETS, config_of, optional
 
 TITLE = "What a cache saves, and what it takes"
 LONGEST = 131_072
@@ -49,7 +50,7 @@ def cache_growth(
         n_layers: Blocks; `None` for the preset's, like the next three.
         n_heads: Heads.
         n_kv_heads: Heads of keys and values; must divide `n_heads`.
-        d_head: Size of a head.
+        d_head: Size of a head, even.
 
     Raises:
         TypeError: if an argument is of another kind.
@@ -66,7 +67,7 @@ def cache_growth(
         "window": whole("window", 16, 8192),
         "precision": one_of("precision", *BYTES),
         "measure": one_of("measure", "step", "total"),
-        **{name: _optional(name, *limits[name]) for name in SIZES},
+        **{name: optional(name, *limits[name]) for name in SIZES},
     }
     given = {
         "preset": preset, "length": length, "batch": batch, "window": window,
@@ -109,11 +110,6 @@ def cache_growth(
     )
 
 
-def _optional(name: str, low: int, high: int):
-    check = whole(name, low, high)
-    return lambda value: None if value is None else check(value)
-
-
 def _model(now: dict) -> dict:
     """Return the preset with what was changed; its width follows the heads."""
     preset = PRESETS[now["preset"]]
@@ -122,6 +118,7 @@ def _model(now: dict) -> dict:
     wanted = now["n_kv_heads"] or preset["n_kv_heads"] or heads
     width = heads * size
     return preset | {
+        "preset": now["preset"],
         "n_layers": now["n_layers"] or preset["n_layers"],
         "n_heads": heads,
         "d_head": size,
@@ -135,26 +132,29 @@ def _model(now: dict) -> dict:
 def _results(now: dict) -> dict:
     model, length, batch = _model(now), now["length"], now["batch"]
     # FLOPs of the pass of one token that looks at itself alone, with the scores of what follows.
-    parts = parts_of(model | {"length": 1, "batch": 1})
-    met = sum(p["flops"] for p in parts if p["key"] in ("scores", "mix"))  # for each key it meets
-    head = sum(p["flops"] for p in parts if p["key"] == "head")
-    alone = sum(p["flops"] for p in parts) - met - head
+    rows = config_of(model).parts(1)
+    met = sum(row.flops for row in rows if row.name.endswith((".scores", ".z")))  # for each key
+    head = sum(row.flops for row in rows if row.name == "head")
+    alone = sum(row.flops for row in rows) - met - head
     size = BYTES[now["precision"]]
-    parameters = sum(p["parameters"] for p in parts)
-    kept = 2 * model["n_layers"] * model["d_head"] * batch * size  # of a token, for each head
+    parameters = sum(row.parameters for row in rows)
     squares = length * (length + 1) * (2 * length + 1) // 6
     triangle = length * (length + 1) // 2
-    cache = kept * model["n_kv_heads"]
+
+    def kept(heads: int, tokens: int) -> int:
+        layers, d_head = model["n_layers"], model["d_head"]
+        return kv_cache_bytes(layers, heads, d_head, tokens, batch, size)
+
     return {
         "parameters": parameters,
         "weight_bytes": size * parameters,
-        "cache_bytes": cache * length,
-        "window_bytes": cache * min(length, now["window"]),
-        "multi_head_bytes": kept * model["n_heads"] * length,
-        "multi_query_bytes": kept * length,
+        "cache_bytes": kept(model["n_kv_heads"], length),
+        "window_bytes": kept(model["n_kv_heads"], min(length, now["window"])),
+        "multi_head_bytes": kept(model["n_heads"], length),
+        "multi_query_bytes": kept(1, length),
         "step_cached": batch * (alone + met * length + head),
         "step_uncached": batch * (length * alone + met * length**2 + head),
         "total_cached": batch * (length * (alone + head) + met * triangle),
         "total_uncached": batch * (triangle * alone + met * squares + length * head),
-        "break_even": size * parameters / cache,
+        "break_even": size * parameters / kept(model["n_kv_heads"], 1),
     }

@@ -3,8 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 
+import torch
+from torch.optim import Optimizer
+
 from tfbook.teaching.explorables._base import Explorable, number, one_of, vector, whole, wrapped
-from tfbook.teaching.explorables._sampling import uniforms
+from tfbook.teaching.explorables._chance import uniforms
+from tfbook.training import SGD, Adam, AdamW, Lion
 
 TITLE = "Paths of optimizers on one surface"
 STEPS = 200
@@ -173,46 +177,29 @@ def walk(optimizer: str, rate: float, now: Mapping) -> list[list[float]]:
     """Return the points after 0, 1, … STEPS steps, or up to where the path leaves."""
     # Uniform numbers of variance 1; two for each step, whatever the optimizer.
     chance = [math.sqrt(3) * (2 * u - 1) for u in uniforms(now["seed"], 2 * STEPS)]
-    w, path = list(now["start"]), [list(now["start"])]
-    states = [{"m": 0.0, "v": 0.0} for _ in w]
-    for t in range(1, STEPS + 1):
-        _, gradient = value(w, now)
-        for i, g in enumerate(gradient):
-            g += now["noise"] * chance[2 * t - 2 + i]
-            w[i] = moved(optimizer, w[i], g, states[i], t, rate, now)
-        if not all(abs(x) <= FARTHEST for x in w):
+    w = torch.tensor(now["start"], dtype=torch.double, requires_grad=True)
+    moving, path = made(optimizer, w, rate, now), [list(now["start"])]
+    for t in range(STEPS):
+        _, gradient = value(path[-1], now)
+        luck = chance[2 * t : 2 * t + 2]
+        noisy = [g + now["noise"] * c for g, c in zip(gradient, luck, strict=True)]
+        w.grad = torch.tensor(noisy, dtype=torch.double)
+        moving.step()
+        if not all(abs(x) <= FARTHEST for x in w.tolist()):
             break
-        path.append(list(w))
+        path.append(w.tolist())
     return path
 
 
-def moved(
-    optimizer: str, w: float, g: float, state: dict, t: int, rate: float, now: Mapping
-) -> float:
-    """Return a number after step t of an optimizer, given its gradient; its means are updated."""
-    beta1, beta2, decay = now["momentum"], now["beta2"], now["weight_decay"]
-    if optimizer == "sgd":
-        return w - rate * (g + decay * w)
-    if optimizer == "momentum":
-        state["m"] = beta1 * state["m"] + (g + decay * w)
-        return w - rate * state["m"]
+def made(optimizer: str, w: torch.Tensor, rate: float, now: Mapping) -> Optimizer:
+    """Return the package's optimizer of that name for one point."""
+    choices = {"lr": rate, "weight_decay": now["weight_decay"]}
+    if optimizer in ("sgd", "momentum"):
+        return SGD([w], momentum=now["momentum"] if optimizer == "momentum" else 0.0, **choices)
+    betas = (now["momentum"], now["beta2"])
     if optimizer == "lion":
-        mean = _toward(state["m"], g, 1 - beta1)
-        state["m"] = _toward(state["m"], g, 1 - beta2)
-        return w * (1 - rate * decay) - rate * ((mean > 0) - (mean < 0))
-    if optimizer == "adam":
-        g = g + decay * w
-    else:
-        w = w * (1 - rate * decay)
-    state["m"] = _toward(state["m"], g, 1 - beta1)
-    state["v"] = state["v"] * beta2 + (1 - beta2) * (g * g)
-    m_hat, v_hat = state["m"] / (1 - beta1**t), state["v"] / (1 - beta2**t)
-    return w - rate * m_hat / (math.sqrt(v_hat) + EPS)
-
-
-def _toward(a: float, b: float, share: float) -> float:
-    """Return a + share · (b − a), rounded as PyTorch's lerp does."""
-    return a + share * (b - a) if share < 0.5 else b - (b - a) * (1 - share)
+        return Lion([w], betas=betas, **choices)
+    return {"adam": Adam, "adamw": AdamW}[optimizer]([w], betas=betas, eps=EPS, **choices)
 
 
 def _at(path: list, step: int) -> list | None:

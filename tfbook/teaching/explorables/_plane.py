@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
+import torch
+
+from tfbook.attention import dot_scores, hard_lookup, soft_lookup
 from tfbook.teaching.explorables._base import (
     Explorable,
     boolean,
-    dot,
     matrix,
     number,
-    softmax,
     vector,
     wrapped,
 )
@@ -66,14 +67,18 @@ def soft_lookup_plane(
         for (name, check), v in zip(checks.items(), (query, temperature, hard), strict=True)
     }
 
+    k = torch.tensor(points, dtype=torch.double)  # (m, 2)
+    v = torch.tensor(numbers, dtype=torch.double)[:, None]  # (m, 1)
+
     def results(now: dict) -> dict:
-        scores = [dot(now["query"], p) for p in points]
+        q = torch.tensor([now["query"]], dtype=torch.double)  # (1, 2)
         if now["hard"]:
-            weights = [0.0] * len(points)
-            weights[scores.index(max(scores))] = 1.0
+            output, weights = hard_lookup(q, k, v, return_weights=True)
         else:
-            weights = softmax([s / now["temperature"] for s in scores])
-        return {"scores": scores, "weights": weights, "result": dot(weights, numbers)}
+            how = {"temperature": now["temperature"], "return_weights": True}
+            output, weights = soft_lookup(q, k, v, **how)
+        scores = dot_scores(q, k)[0].tolist()
+        return {"scores": scores, "weights": weights[0].tolist(), "result": output.item()}
 
     def text(now: dict) -> str:
         soft, sharp = results({**now, "hard": False}), results({**now, "hard": True})

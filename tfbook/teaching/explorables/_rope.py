@@ -2,6 +2,9 @@
 
 import math
 
+import torch
+
+from tfbook.positions import apply_rotary, rotary_frequencies
 from tfbook.teaching.explorables._base import Explorable, number, whole, wrapped
 
 TITLE = "Two vectors turn, and only the gap counts"
@@ -57,16 +60,18 @@ def rope_rotation(
     state = {name: check(given[name]) for name, check in checks.items()}
 
     def results(now: dict) -> dict:
-        frequency = base ** (-2 * now["pair"] / d)
-        q, k = math.radians(now["q_angle"]), math.radians(now["k_angle"])
-        turned = [q + now["m"] * frequency, k + now["n"] * frequency]
-        (a, b), (c, e) = ([math.cos(t), math.sin(t)] for t in turned)
+        turned, plane = [], slice(2 * now["pair"], 2 * now["pair"] + 2)
+        for angle, position in ((now["q_angle"], now["m"]), (now["k_angle"], now["n"])):
+            x = torch.zeros(1, d, dtype=torch.double)
+            radians = math.radians(angle)
+            x[0, plane] = x.new_tensor([math.cos(radians), math.sin(radians)])
+            turned.append(apply_rotary(x, torch.tensor([position]), base=base)[0, plane])
         return {
-            "frequency": frequency,
-            "rotated_q": [a, b],
-            "rotated_k": [c, e],
-            "score": a * c + b * e,
-            "unrotated": math.cos(q - k),
+            "frequency": rotary_frequencies(d, base=base)[now["pair"]].item(),
+            "rotated_q": turned[0].tolist(),
+            "rotated_k": turned[1].tolist(),
+            "score": (turned[0] @ turned[1]).item(),
+            "unrotated": math.cos(math.radians(now["q_angle"]) - math.radians(now["k_angle"])),
         }
 
     def text(now: dict) -> str:

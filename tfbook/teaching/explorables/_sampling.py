@@ -1,17 +1,21 @@
 """next_token_sampling: what temperature, top-k, top-p and min-p leave of real distributions."""
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 
+import torch
+from torch import Tensor
+
+from tfbook.generation import draw, warp
 from tfbook.teaching.explorables._alignment import tokens as checked_tokens
 from tfbook.teaching.explorables._base import Explorable, number, vector, whole, wrapped
+from tfbook.teaching.explorables._chance import uniforms
 
 TITLE = "Choosing the next token"
 MAX_PROMPTS, MAX_SHOWN, MAX_DRAWS = 12, 100, 10_000
 GROWTH = 1.12  # each group of the tail reaches from a rank to 1.12 times that rank
 OTHERS = "…"
+LEAST = math.log(1e-300)  # below the smallest float a group weighs nothing
 
 
 def pack_next_tokens(
@@ -55,23 +59,22 @@ def pack_next_tokens(
         raise ValueError(
             f"tokens must be as many as logits, got {len(tokens)} and {len(logits)} logits"
         )
-    order = sorted((i for i, x in enumerate(logits) if x > -math.inf), key=lambda i: -logits[i])
+    logs = torch.tensor(logits, dtype=torch.double).log_softmax(0)
+    order = logs.argsort(descending=True, stable=True)[: (logs > -math.inf).sum()].tolist()
     if len(order) < shown:
         raise ValueError(f"logits must allow at least shown = {shown} tokens, got {len(order)}")
     name = tokens if callable(tokens) else tokens.__getitem__
-    powers = [math.exp(logits[i] - logits[order[0]]) for i in order]
-    total = math.fsum(powers)
+    logs = logs[order]
     rest, start = [], shown
     while start < len(order):
         end = min(len(order), max(start + 1, math.floor(GROWTH * start)))
-        mean = math.fsum(powers[start:end]) / (end - start) / total
-        # Below the smallest float a group weighs nothing.
-        rest.append([end - start, round(math.log(max(mean, 1e-300)), 4)])
+        mean = logs[start:end].logsumexp(0).item() - math.log(end - start)
+        rest.append([end - start, round(max(mean, LEAST), 4)])
         start = end
     return {
         "prompt": prompt,
         "tokens": [name(i) for i in order[:shown]],
-        "log_probs": [round(math.log(max(p / total, 1e-300)), 4) for p in powers[:shown]],
+        "log_probs": [round(max(x, LEAST), 4) for x in logs[:shown].tolist()],
         "rest": rest,
     }
 
@@ -131,18 +134,18 @@ def next_token_sampling(
     def results(now: dict) -> dict:
         chosen = kept[now["prompt"]]
         n = len(chosen["tokens"])
-        entries = entries_of(chosen)
-        before = shares(entries, 1.0)
-        left = warped(entries, **{k: now[k] for k in ("temperature", "top_k", "top_p", "min_p")})
-        after = left["probabilities"]
-        drawn = drawn_entries([c * p for c, p in zip(left["counts"], after, strict=True)], now)
+        before = logits_of(chosen)
+        after = warped(before, now).softmax(0)
+        kept_ones = after > 0
+        mass = (before / now["temperature"]).softmax(0)[kept_ones].sum().item()
+        drawn = drawn_entries(chosen, after, now)
         names = [chosen["tokens"][i] if i < n else OTHERS for i in drawn]
         return {
-            "probabilities": after[:n],
-            "kept": sum(left["counts"]),
-            "mass": left["mass"],
-            "entropy": entropy(left["counts"], after),
-            "entropy_before": entropy([c for c, _ in entries], before),
+            "probabilities": after[:n].tolist(),
+            "kept": kept_ones.sum().item(),
+            "mass": min(1.0, mass),
+            "entropy": torch.special.entr(after).sum().item(),
+            "entropy_before": torch.special.entr(before.softmax(0)).sum().item(),
             "tally": {name: names.count(name) for name in dict.fromkeys(names)},
             "drawn": names[-1] if names else None,
         }
@@ -184,66 +187,30 @@ def entries_of(prompt: Mapping) -> list[tuple[int, float]]:
     return [(1, x) for x in prompt["log_probs"]] + [(c, x) for c, x in prompt["rest"]]
 
 
-def shares(entries: Sequence[tuple[int, float]], temperature: float) -> list[float]:
-    """Return the probability of one token of each entry at a temperature."""
-    top = entries[0][1]
-    powers = [math.exp((x - top) / temperature) for _, x in entries]
-    total = math.fsum(c * p for (c, _), p in zip(entries, powers, strict=True))
-    return [p / total for p in powers]
+def logits_of(prompt: Mapping) -> Tensor:
+    """Return the log-probability of every token, (V,), float64, likeliest first."""
+    counts, logs = zip(*entries_of(prompt), strict=True)
+    logs = torch.tensor(logs, dtype=torch.double)
+    return logs.repeat_interleave(torch.tensor(counts))
 
 
-def warped(
-    entries: Sequence[tuple[int, float]],
-    *,
-    temperature: float,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-) -> dict:
-    """Return how many tokens of each entry are kept, one's probability, and their mass before."""
-    p = shares(entries, temperature)
-    counts = [c for c, _ in entries]
-    if top_k:
-        smallest = entries[top_k - 1][1]  # k is at most the number of listed tokens
-        counts = [c if x >= smallest else 0 for c, (_, x) in zip(counts, entries, strict=True)]
-    if top_p < 1:
-        total = math.fsum(c * q for c, q in zip(counts, p, strict=True))
-        before, nucleus = 0.0, []
-        for c, q in zip(counts, p, strict=True):
-            # A token stays if those before it sum to less than p.
-            room = (top_p * total - before) / q if q else 0.0
-            nucleus.append(min(c, max(0, math.ceil(room))))
-            before += c * q
-        counts = nucleus
-    if min_p:
-        border = entries[0][1] / temperature + math.log(min_p)
-        keeps = [x / temperature >= border for _, x in entries]
-        counts = [c if keep else 0 for c, keep in zip(counts, keeps, strict=True)]
-    mass = math.fsum(c * q for c, q in zip(counts, p, strict=True))
-    after = [q / mass if c else 0.0 for c, q in zip(counts, p, strict=True)]
-    return {"counts": counts, "probabilities": after, "mass": min(1.0, mass)}
+def warped(logits: Tensor, now: Mapping) -> Tensor:
+    """Return the logits as the package cuts them with the present settings, (V,)."""
+    return warp(
+        logits,
+        temperature=now["temperature"],
+        top_k=now["top_k"] or None,
+        top_p=now["top_p"] if now["top_p"] < 1 else None,
+        min_p=now["min_p"] or None,
+    )
 
 
-def entropy(counts: Sequence[int], p: Sequence[float]) -> float:
-    """Return -Σ p ln p in nats over tokens that stand in groups."""
-    return max(0.0, -math.fsum(c * q * math.log(q) for c, q in zip(counts, p, strict=True) if q))
-
-
-def uniforms(seed: int, count: int) -> list[float]:
-    """Return numbers between 0 and 1 that the browser draws too: mulberry32, a counter's hash."""
-    word, numbers = 0xFFFFFFFF, []
-    for i in range(1, count + 1):
-        a = (seed * 0x9E3779B9 + i * 0x6D2B79F5) & word
-        t = ((a ^ (a >> 15)) * (a | 1)) & word
-        t ^= (t + ((t ^ (t >> 7)) * (t | 61))) & word
-        numbers.append(((t ^ (t >> 14)) + 0.5) / 2**32)
-    return numbers
-
-
-def drawn_entries(masses: Sequence[float], now: Mapping) -> list[int]:
-    """Return which entry each draw falls on: where the running sum passes the number."""
-    sums = list(accumulate(masses))
-    return [bisect_right(sums, u * sums[-1]) for u in uniforms(now["seed"], now["draws"])]
+def drawn_entries(prompt: Mapping, p: Tensor, now: Mapping) -> list[int]:
+    """Return which listed token or group each draw falls on; `p` is that of every token, (V,)."""
+    counts = [count for count, _ in entries_of(prompt)]
+    masses = torch.stack([part.sum() for part in p.split(counts)])
+    uniform = torch.tensor(uniforms(now["seed"], now["draws"]), dtype=torch.double)
+    return draw(masses.log().expand(now["draws"], -1), uniform).tolist()
 
 
 def _seen(token: str) -> str:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 from tfbook.teaching.explorables._base import Explorable, number, one_of, whole, wrapped
+from tfbook.training import schedule
 
 TITLE = "The learning rate, step by step"
 LONGEST = 100_000
@@ -168,8 +169,6 @@ def settled(now: dict) -> dict:
 
 def rates_of(shape: str, now: dict) -> Callable[[int], float]:
     """Return the learning rate of a schedule as a function of the step."""
-    from tfbook.training import schedule  # only this figure needs it, and it needs torch
-
     choices = {
         "floor": now["floor"], "d_model": now["d_model"],
         "half_life": now["half_life"], "period": now["period"], "stretch": now["stretch"],

@@ -3,16 +3,17 @@
 from tfbook.teaching.explorables._base import Explorable, boolean, one_of, whole, wrapped
 from tfbook.teaching.explorables._sizes import (
     BYTES,
+    LIMITS,
     LONGEST,
     PRESETS,
-    cache_numbers,
+    SIZES,
+    cache_bytes,
     optional,
     parts_of,
     settled,
 )
 
 TITLE = "A walk through the model"
-SIZES = ("d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff", "vocab_size")
 NAMES = {
     "embed": "token embedding",
     "position": "positions",
@@ -88,7 +89,7 @@ def shape_tracer(
         precision: "float32", "float16" or "int8", for the bytes.
         part: Which part is explained, for instance "embed", "qkv", "scores", "up", "head".
         measure: What the bars show, "parameters", "flops" or "bytes".
-        d_model: Width.
+        d_model: Width, even.
         n_layers: Blocks of each stack.
         n_heads: Heads.
         n_kv_heads: Heads of keys and values.
@@ -110,7 +111,7 @@ def shape_tracer(
         "precision": one_of("precision", *BYTES),
         "part": one_of("part", *NAMES, *(f"decoder {key}" for key in NAMES)),
         "measure": one_of("measure", "parameters", "flops", "bytes"),
-        **{name: optional(name) for name in SIZES},
+        **{name: optional(name, *LIMITS[name]) for name in SIZES},
         "tied": lambda value: None if value is None else boolean("tied")(value),
     }
     given = {
@@ -137,7 +138,7 @@ def shape_tracer(
             "flops": sum(p["flops"] for p in parts),
             "weight_bytes": size * sum(p["parameters"] for p in parts),
             "activation_bytes": size * max(p["numbers"] // p["times"] for p in parts),
-            "cache_bytes": size * cache_numbers(model),
+            "cache_bytes": cache_bytes(model, size),
             "parts": [{"name": NAMES[p["key"]], **p, "bytes": size * p["numbers"]} for p in parts],
             "sizes": {
                 key: model[key] for key in (*SIZES, "d_head", "tied", "length", "batch", "kind")

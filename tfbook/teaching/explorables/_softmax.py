@@ -1,21 +1,23 @@
 """softmax_temperature: how the size of the scores decides how sharp the weights are."""
 
-import math
 from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from tfbook.attention import masked_softmax, scaled_dot_scores, softmax_jacobian
 from tfbook.teaching.explorables._base import (
     Explorable,
     boolean,
     number,
     one_of,
-    softmax,
     vector,
     whole,
     wrapped,
 )
+from tfbook.teaching.explorables._chance import hashed
 
 N_KEYS, N_QUERIES, D_MAX = 8, 32, 512
 SIZES = tuple(2**i for i in range(10))  # the d_k of the curve
@@ -81,37 +83,25 @@ def softmax_temperature(
 def gaussians() -> tuple[np.ndarray, np.ndarray]:
     """Return the keys (8, 512) and queries (32, 512) that the browser draws too, float64.
 
-    mulberry32 is a hash of a counter, so that both sides get the same bits; Box-Muller turns two
-    of its numbers into two independent standard normal ones.
+    Both sides get the same bits of uniform numbers; Box-Muller turns two of them into two
+    independent standard normal ones.
     """
-    count = (N_KEYS + N_QUERIES) * D_MAX
-    word = np.uint64(0xFFFFFFFF)
-    t = (np.uint64(SEED) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x6D2B79F5)) & word
-    a = t.copy()
-    t = ((a ^ (a >> np.uint64(15))) * (a | np.uint64(1))) & word
-    t ^= (t + (((t ^ (t >> np.uint64(7))) * (t | np.uint64(61))) & word)) & word
-    uniform = ((t ^ (t >> np.uint64(14))).astype(np.float64) + 0.5) / 2.0**32
+    uniform = hashed(SEED, (N_KEYS + N_QUERIES) * D_MAX)
     radius = np.sqrt(-2 * np.log(uniform[::2]))
     angle = 2 * np.pi * uniform[1::2]
     normal = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1, D_MAX)
     return normal[:N_KEYS], normal[N_KEYS:]
 
 
-def jacobian_norm(p) -> float:
-    """Return the Frobenius norm of diag(p) - p pᵀ."""
-    terms = (
-        ((p_i if i == j else 0.0) - p_i * p_j) ** 2
-        for i, p_i in enumerate(p)
-        for j, p_j in enumerate(p)
-    )
-    return math.sqrt(math.fsum(terms))
+def jacobian_norms(p: Tensor) -> Tensor:
+    """Return the Frobenius norm of diag(p) - p pᵀ for each row of weights, (..., m) to (...)."""
+    return torch.linalg.matrix_norm(softmax_jacobian(p))
 
 
-def _weights(query: int, d_k: int, scaled: bool, temperature: float) -> tuple[list, list]:
-    keys, queries = gaussians()
-    scores = (keys[:, :d_k] @ queries[query, :d_k]) / (math.sqrt(d_k) if scaled else 1.0)
-    scores = scores.tolist()
-    return scores, softmax([s / temperature for s in scores])
+def _scores(d_k: int, scaled: bool) -> Tensor:
+    """Return the scores of all queries and keys, (32, 8), float64."""
+    keys, queries = (torch.from_numpy(x[:, :d_k]) for x in gaussians())
+    return scaled_dot_scores(queries, keys, scale=None if scaled else 1.0)
 
 
 def _text(now: dict) -> str:
@@ -131,15 +121,14 @@ def _text(now: dict) -> str:
 
 def _results(now: dict) -> dict:
     if now["mode"] == "keys":
-        given = now["query"], now["d_k"], now["scaled"], now["temperature"]
-        scores, p = _weights(*given)
-        norms = [jacobian_norm(_weights(i, *given[1:])[1]) for i in range(N_QUERIES)]
-        mean = {"mean_jacobian_norm": math.fsum(norms) / N_QUERIES}
+        scores, row = _scores(now["d_k"], now["scaled"]), now["query"]
     else:
-        scores, mean = now["scores"], {}
-        p = softmax([s / now["temperature"] for s in scores])
-    entropy = -math.fsum(x * math.log(x) for x in p if x > 0)
+        scores, row = torch.tensor([now["scores"]], dtype=torch.double), 0
+    p = masked_softmax(scores, temperature=now["temperature"])  # (queries, keys)
+    norms = jacobian_norms(p)
+    mean = {"mean_jacobian_norm": norms.mean().item()} if now["mode"] == "keys" else {}
     return {
-        "scores_used": scores, "weights": p, "entropy": max(entropy, 0.0), "largest": max(p),
-        "jacobian_norm": jacobian_norm(p), **mean,
+        "scores_used": scores[row].tolist(), "weights": p[row].tolist(),
+        "entropy": torch.special.entr(p[row]).sum().item(), "largest": p[row].max().item(),
+        "jacobian_norm": norms[row].item(), **mean,
     }  # fmt: skip

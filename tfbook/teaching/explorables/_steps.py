@@ -1,18 +1,18 @@
 """attention_steps: one attention computed step by step, on a worked example or on a sentence."""
 
 import base64
-import math
 import re
 from collections.abc import Sequence
 
+import torch
+
+from tfbook.attention import attend, causal_mask, dot_scores
+from tfbook.data import word_vectors
 from tfbook.teaching.explorables._base import (
     Explorable,
     boolean,
-    dot,
     matrix,
-    mix,
     one_of,
-    softmax,
     vector,
     whole,
     wrapped,
@@ -70,9 +70,6 @@ def attention_steps(
 
     Explained in: chapters/02_attention, section "The worked example".
     """
-    # Only this figure needs the vectors, and they need torch.
-    from tfbook.data import word_vectors
-
     tokens, features = [str(t) for t in tokens], [str(f) for f in features]
     if not 1 <= len(tokens) <= MAX_TOKENS or not 1 <= len(features) <= 6:
         raise ValueError(
@@ -83,7 +80,7 @@ def attention_steps(
     k = matrix("keys", len(tokens), size)(keys)
     v = matrix("values", len(tokens), size)(values)
     words, x = word_vectors()
-    vectors = dict(zip(words, x.tolist(), strict=True))
+    vectors = dict(zip(words, x.double(), strict=True))
 
     def known_sentence(value):
         if not isinstance(value, str):
@@ -115,32 +112,28 @@ def attention_steps(
 
     def results(now: dict) -> dict:
         if now["mode"] == "example":
-            names, q, ks, vs = tokens, [now["query"]], k, v
+            names = tokens
+            q, ks, vs = (torch.tensor(x, dtype=torch.double) for x in ([now["query"]], k, v))
             places = [min(now["row"], len(names) - 1)]
         else:
             names = split_words(now["sentence"])
-            q = ks = vs = [vectors[word] for word in names]
-            places = range(len(names))
+            q = ks = vs = torch.stack([vectors[word] for word in names])  # (n, d)
+            places = list(range(len(names)))
         pads = 0 if now["padding"] == "none" else N_PADS
-        zero = [0.0] * len(ks[0])
-        ks, vs = ks + [zero] * pads, vs + [zero] * pads
-        scaled = [[dot(a, b) / math.sqrt(len(a)) for b in ks] for a in q]
-
-        def allowed(i: int, j: int) -> bool:
-            past = j <= i or not now["causal"]
-            return past and (j < len(names) or now["padding"] != "masked")
-
-        weights = [
-            softmax([s if allowed(i, j) else -math.inf for j, s in enumerate(line)])
-            for i, line in zip(places, scaled, strict=True)
-        ]
+        ks, vs = (torch.cat([x, x.new_zeros(pads, x.shape[1])]) for x in (ks, vs))  # (m, d)
+        mask = torch.ones(len(q), len(ks), dtype=torch.bool)
+        if now["causal"]:
+            mask = causal_mask(len(ks))[places]
+        if now["padding"] == "masked":
+            mask = mask & (torch.arange(len(ks)) < len(names))
+        output, weights = attend(q, ks, vs, mask=mask, return_weights=True)
         followed = 0 if now["mode"] == "example" else min(now["row"], len(names) - 1)
         return {
             "tokens": names + [PAD] * pads,
-            "scores": [dot(q[followed], b) for b in ks],
-            "weights": weights[followed],
-            "all_weights": weights,
-            "output": mix(weights[followed], vs),
+            "scores": dot_scores(q, ks)[followed].tolist(),
+            "weights": weights[followed].tolist(),
+            "all_weights": weights.tolist(),
+            "output": output[followed].tolist(),
         }
 
     def text(now: dict) -> str:

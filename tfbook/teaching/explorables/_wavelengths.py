@@ -2,6 +2,9 @@
 
 import math
 
+import torch
+
+from tfbook.positions import rotary_frequencies, sinusoidal_encoding, sinusoidal_wavelengths
 from tfbook.teaching.explorables._base import Explorable, number, whole, wrapped
 
 TITLE = "A position read from clocks"
@@ -49,20 +52,24 @@ def encoding_wavelengths(
     state = {name: check(given[name]) for name, check in checks.items()}
 
     def results(now: dict) -> dict:
-        frequencies = [now["base"] ** (-2 * i / d) for i in range(d // 2)]
-        angles = [now["position"] * w for w in frequencies]
-        frequency, angle = frequencies[now["pair"]], angles[now["pair"]]
+        base, positions = now["base"], torch.tensor([now["position"]])
+        frequency = rotary_frequencies(d, base=base)[now["pair"]].item()
+        angle = now["position"] * frequency
+        code = sinusoidal_encoding(positions, d, base=base, dtype=torch.double)[0]
         return {
             "frequency": frequency,
-            "wavelength": 2 * math.pi / frequency,
+            "wavelength": waves_of(now)[now["pair"]],
             "angle": angle,
             "turns": angle / (2 * math.pi),
-            "encoding": [f(a) for a in angles for f in (math.sin, math.cos)],
+            "encoding": code.tolist(),
         }
+
+    def waves_of(now: dict) -> list[float]:
+        return sinusoidal_wavelengths(d, base=now["base"])[::2].tolist()
 
     def text(now: dict) -> str:
         got = results(now)
-        waves = [2 * math.pi * now["base"] ** (2 * i / d) for i in range(d // 2)]
+        waves = waves_of(now)
         i = now["pair"]
         return wrapped(f"""{TITLE}
 

@@ -10,7 +10,7 @@ function shares(entries, temperature) {
   return powers.map((p) => p / total);
 }
 
-/** The same as warped in _sampling.py: temperature, then top-k, then top-p, then min-p. */
+/** The same as warp of tfbook.generation: temperature, then top-k, then top-p, then min-p. */
 function warped(entries, { temperature, top_k, top_p, min_p }) {
   const p = shares(entries, temperature);
   let counts = entries.map(([c]) => c);

@@ -23,7 +23,7 @@ function valueAt([x, y], { surface, condition, tilt, lowest }) {
 // As PyTorch's lerp rounds.
 const toward = (a, b, share) => (share < 0.5 ? a + share * (b - a) : b - (b - a) * (1 - share));
 
-/** A number after step t of an optimizer: the same as moved in _optimizers.py. */
+/** A number after step t of an optimizer: the same as in tfbook.training. */
 function moved(optimizer, w, g, state, t, rate, c) {
   const { momentum: beta1, beta2, weight_decay: decay } = c;
   if (optimizer === "sgd") return w - rate * (g + decay * w);

@@ -24,7 +24,7 @@ function settled(data, get) {
   return m;
 }
 
-/** The same as parts_of in _sizes.py, with how the numbers come about. */
+/** The same as the parts of tfbook.models, with how the numbers come about. */
 function partsOf(m) {
   const { d_model: d, n_heads: hs, n_kv_heads: g, d_head: dh, d_ff: f, vocab_size: v, batch: b, length: n } = m;
   const rows = b * n, biased = m.bias ? 1 : 0;

@@ -262,7 +262,7 @@ export function chart(...lines) {
   return { node, svg, at, up, frame, points, place };
 }
 
-/** The i-th number of a seed, from 1: mulberry32, the same bits as uniforms in _sampling.py has. */
+/** The i-th number of a seed, from 1: mulberry32, the same bits as uniforms in _chance.py has. */
 export function uniform(seed, i) {
   const a = (Math.imul(seed, 0x9e3779b9) + Math.imul(i, 0x6d2b79f5)) | 0;
   let t = Math.imul(a ^ (a >>> 15), a | 1);

@@ -13,11 +13,14 @@ import torch
 from tfbook import pretrained
 from tfbook._checks import check_positive
 from tfbook.data import BOS, EOS
-from tfbook.generation import generate
+from tfbook.generation import GREEDY, Sampling, generate
 from tfbook.models import PRESETS, TransformerConfig, build
 from tfbook.training import (
     DEFAULTS,
     PRECISIONS,
+    Checkpointing,
+    Execution,
+    Monitoring,
     Muon,
     decay_groups,
     fit,
@@ -215,14 +218,21 @@ def _train(chosen):
         ready.batches,
         loss=ready.loss,
         optimizer=optimizer,
+        steps=choices["steps"],
         schedule=falling,
-        evaluate=ready.evaluate,
-        checkpoint=chosen.folder,
-        save_every=choices["every"],
-        log=os.path.join(chosen.folder, "log.jsonl"),
-        shard=chosen.shard,
+        clip=choices["clip"],
+        seed=choices["seed"],
+        execution=Execution(
+            accumulate=choices["accumulate"], precision=choices["precision"], shard=chosen.shard
+        ),
+        monitoring=Monitoring(
+            evaluate=ready.evaluate,
+            every=choices["every"],
+            patience=choices["patience"],
+            log=os.path.join(chosen.folder, "log.jsonl"),
+        ),
+        checkpointing=Checkpointing(chosen.folder, every=choices["every"]),
         progress=not chosen.quiet,
-        **{name: choices[name] for name in FIT},
     )
     if first:
         numbers = found.evaluations[-1]
@@ -231,9 +241,6 @@ def _train(chosen):
         )
         shown = (f"{name} {value:.4f}" for name, value in numbers.items() if name != "after")
         _say(f"{after}: {', '.join(shown)}; kept in {chosen.folder}")
-
-
-FIT = ("steps", "accumulate", "clip", "precision", "every", "patience", "seed")
 
 
 def _optimizer(choices, shard):
@@ -260,7 +267,9 @@ def _generate(chosen):
             positive = model(torch.tensor([[BOS, *prompt]])).softmax(-1)[0, 1]  # of (1, 2)
         print(f"positive with probability {positive:.3f}")
         return
-    drawn = {} if chosen.temperature == 0 else {"top_k": chosen.top_k, "top_p": chosen.top_p}
+    sampling = GREEDY
+    if chosen.temperature != 0:
+        sampling = Sampling(temperature=chosen.temperature, top_k=chosen.top_k, top_p=chosen.top_p)
     if hasattr(model, "remember"):
         source = torch.tensor([[*prompt, EOS]])
         with torch.no_grad():
@@ -281,12 +290,11 @@ def _generate(chosen):
         model,
         prompt,
         max_new_tokens=chosen.tokens,
-        temperature=chosen.temperature,
-        seed=chosen.seed,
+        sampling=sampling,
         stop=ends,
+        seed=chosen.seed,
         state=state,
         on_token=on_token,
-        **drawn,
     )
     print()
 

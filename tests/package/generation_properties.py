@@ -33,7 +33,7 @@ class Kit:
         "beam": "tfbook.generation.beam",
         "caches": "tfbook.attention.caches",
         "config": "tfbook.models.config",
-        "generation": "tfbook.generation.decoding",
+        "generation": "tfbook.generation",
         "models": "tfbook.models.architectures",
         "sampling": "tfbook.generation.sampling",
         "speculative": "tfbook.generation.speculative",
@@ -173,11 +173,36 @@ def test_a_repeated_token_is_punished_once_and_padding_not_at_all(kit):
 @check
 def test_warp_applies_temperature_then_top_k_then_top_p_then_min_p(kit):
     sampling, logits = kit.sampling, 2 * normal(4, 17)
-    got = sampling.warp(logits, temperature=1.7, top_k=9, top_p=0.8, min_p=0.1)
+    got = sampling.Sampling(temperature=1.7, top_k=9, top_p=0.8, min_p=0.1)(logits)
     wanted = sampling.top_k(sampling.temperature(logits, 1.7), 9)
     wanted = sampling.min_p(sampling.top_p(wanted, 0.8), 0.1)
     close(got, wanted)
-    assert (sampling.warp(logits) == logits).all()
+    assert (sampling.Sampling()(logits) == logits).all()
+
+
+@check
+def test_a_penalty_comes_first_and_counts_what_each_row_has_seen(kit):
+    sampling, logits = kit.sampling, 2 * normal(3, 7)
+    seen = [[0, 2, 2], [5], [1, 6]]
+    choices = {"temperature": 0.6, "top_k": 4, "top_p": 0.9}
+    got = sampling.Sampling(repetition_penalty=1.7, **choices)(logits, seen)
+    for row, ids, found in zip(logits, seen, got, strict=True):
+        punished = torch.tensor(
+            [x * 1.7 if x < 0 else x / 1.7 for x in row.tolist()], dtype=row.dtype
+        )
+        changed = torch.where(torch.tensor([i in ids for i in range(7)]), punished, row)
+        close(found, sampling.Sampling(**choices)(changed))
+    rule = sampling.Sampling(rule=lambda x: -x, repetition_penalty=1.7)
+    close(rule(logits, seen), -sampling.Sampling(repetition_penalty=1.7)(logits, seen))
+
+
+@check
+def test_at_temperature_0_all_is_on_the_most_likely_token(kit):
+    logits = torch.tensor([[3.0, 1.0, 3.0], [-2.0, -math.inf, -1.0]])
+    for sampling in (kit.sampling.GREEDY, kit.sampling.Sampling(temperature=0.0)):
+        assert sampling(logits).softmax(-1).tolist() == [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+        assert not sampling.draws
+    assert kit.sampling.Sampling(temperature=1e-3).draws
 
 
 @check
@@ -409,7 +434,7 @@ def test_it_stops_at_an_id_a_sequence_or_when_told_and_says_so(kit):
 @check
 def test_a_sequence_that_stops_leaves_the_batch_and_changes_no_other(kit):
     model = kit.decoder(seed=6)
-    for options in ({}, {"temperature": 1.3, "seed": 5}):
+    for options in ({}, {"sampling": kit.sampling.Sampling(temperature=1.3), "seed": 5}):
         free = kit.generation.generate(model, PROMPTS, max_new_tokens=9, **options)
         first = free.tokens[1][1]
         counted = Counting(model)
@@ -423,9 +448,8 @@ def test_a_sequence_that_stops_leaves_the_batch_and_changes_no_other(kit):
 @check
 def test_log_probabilities_are_those_of_a_full_pass(kit):
     model = kit.decoder(position="learned", seed=7)
-    got = kit.generation.generate(
-        model, PROMPTS, max_new_tokens=6, temperature=2.0, top_k=5, repetition_penalty=1.3, seed=1
-    )
+    sampling = kit.sampling.Sampling(temperature=2.0, top_k=5, repetition_penalty=1.3)
+    got = kit.generation.generate(model, PROMPTS, max_new_tokens=6, sampling=sampling, seed=1)
     for prompt, sequence, found in zip(got.prompts, got.sequences, got.log_probs, strict=True):
         with torch.no_grad():
             logits, _ = model.decode(torch.tensor([sequence]), None)
@@ -448,10 +472,11 @@ def unlikely(counts: Counter, wanted: dict, draws: int) -> float:
 def test_pairs_of_tokens_come_as_often_as_their_probabilities_say(kit):
     p, draws = (1.5 * normal(5, 5)).softmax(-1), 8000
     model = kit.generation.TableModel(p.log())
+    sampling = kit.sampling.Sampling(temperature=0.7, top_k=3)
     got = kit.generation.generate(
-        model, [[3]] * draws, max_new_tokens=2, temperature=0.7, top_k=3, seed=11
+        model, [[3]] * draws, max_new_tokens=2, sampling=sampling, seed=11
     )
-    q = kit.sampling.warp(p.log(), temperature=0.7, top_k=3).softmax(-1)
+    q = kit.sampling.top_k(kit.sampling.temperature(p.log(), 0.7), 3).softmax(-1)
     pairs = {(a, b): float(q[3, a] * q[a, b]) for a in range(5) for b in range(5)}
     assert unlikely(Counter(map(tuple, got.tokens)), pairs, draws) < 4
 
@@ -460,25 +485,33 @@ def test_pairs_of_tokens_come_as_often_as_their_probabilities_say(kit):
 def test_a_seed_repeats_and_another_does_not(kit):
     model = kit.decoder(seed=8)
 
-    def run(**options):
+    def run(seed=None, **choices):
+        sampling = kit.sampling.Sampling(**choices)
         return kit.generation.generate(
-            model, PROMPTS, max_new_tokens=9, temperature=1.0, **options
+            model, PROMPTS, max_new_tokens=9, sampling=sampling, seed=seed
         ).tokens
 
     generator = torch.Generator().manual_seed(3)
-    assert run(seed=3) == run(seed=3) == run(generator=generator) != run(seed=4)
+    assert run(3) == run(3) == run(generator) != run(4)
+    assert run(3) != run(generator)  # it goes on where it was
     torch.manual_seed(3)
-    assert run() == run(seed=3)
+    assert run() == run(3)
+    after = torch.random.get_rng_state()
+    run(temperature=0.0)  # no chance, so no random numbers
+    assert torch.equal(torch.random.get_rng_state(), after)
 
 
 @check
 def test_repetition_is_punished_over_prompt_and_new_tokens_but_not_padding(kit):
     # Token 4 is always best, then 3, 2, 1, 0: a strong penalty makes each appear once.
     model = kit.generation.TableModel(torch.arange(1.0, 6.0).repeat(5, 1))
-    got = kit.generation.generate(
-        model, [[2, 2, 2], [0]], max_new_tokens=4, repetition_penalty=100.0, pad_id=4
-    )
-    assert got.tokens == [[4, 3, 1, 0], [4, 3, 2, 1]]
+    sampling = kit.sampling.Sampling(temperature=0.0, repetition_penalty=100.0)
+    for pad_id in (0, 4):
+        for prompt, wanted in ((0, [4, 3, 2, 1]), (1, [4, 3, 2, 0])):
+            got = kit.generation.generate(
+                model, [[2, 2, 2], [prompt]], max_new_tokens=4, sampling=sampling, pad_id=pad_id
+            )
+            assert got.tokens == [[4, 3, 1, 0], wanted]
 
 
 @check
@@ -497,15 +530,12 @@ def test_tokens_are_reported_as_they_come_and_a_stream_is_lazy(kit):
 
 
 @check
-def test_a_sampler_of_ones_own_is_what_is_drawn_from(kit):
+def test_a_rule_of_ones_own_is_what_is_drawn_from(kit):
     model = kit.decoder(seed=9)
-    got = kit.generation.generate(
-        model,
-        PROMPTS,
-        max_new_tokens=4,
-        sampler=lambda logits: logits.masked_fill(torch.arange(V) % 5 != 1, -math.inf),
-        seed=0,
+    sampling = kit.sampling.Sampling(
+        rule=lambda logits: logits.masked_fill(torch.arange(V) % 5 != 1, -math.inf)
     )
+    got = kit.generation.generate(model, PROMPTS, max_new_tokens=4, sampling=sampling, seed=0)
     assert {token % 5 for tokens in got.tokens for token in tokens} == {1}
 
 
@@ -746,20 +776,20 @@ def test_speculation_has_exactly_the_models_distribution(kit):
     p = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.5, 0.0, 0.5]])
     q = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.0, 0.5]])
     model, draft = (kit.generation.TableModel(table.double().log()) for table in (p, q))
-    choice = kit.speculative._Choice
-    original = choice.uniform
+    chance, sampling = kit.speculative._Chance, kit.sampling.Sampling()
+    original = chance.uniform
 
     def run():
         return tuple(
             kit.speculative.speculative_generate(
-                model, draft, [1, 0], max_new_tokens=3, n_draft=2, temperature=1.0
+                model, draft, [1, 0], max_new_tokens=3, n_draft=2, sampling=sampling
             ).tokens
         )
 
     try:
-        found = exact_distribution(kit, choice, run)
+        found = exact_distribution(kit, chance, run)
     finally:
-        choice.uniform = original
+        chance.uniform = original
     for tokens in itertools.product(range(3), repeat=3):
         wanted = math.prod(float(p[a, b]) for a, b in itertools.pairwise((0, *tokens)))
         assert abs(found[tokens] - wanted) < 1e-12, tokens
@@ -769,12 +799,13 @@ def test_speculation_has_exactly_the_models_distribution(kit):
 def test_speculation_draws_from_the_warped_distribution(kit):
     p, q = (normal(2, 5, 5) * 1.5).softmax(-1)
     model, draft = (kit.generation.TableModel(table.log()) for table in (p, q))
-    options = {"temperature": 0.4, "top_k": 4, "top_p": 0.95}
-    want = kit.sampling.warp(p.log(), **options).softmax(-1)
+    sampling = kit.sampling.Sampling(temperature=0.4, top_k=4, top_p=0.95)
+    steps = kit.sampling
+    want = steps.top_p(steps.top_k(steps.temperature(p.log(), 0.4), 4), 0.95).softmax(-1)
     generator, draws, found = torch.Generator().manual_seed(2), 600, Counter()
     for _ in range(draws):
         got = kit.speculative.speculative_generate(
-            model, draft, [2], max_new_tokens=2, n_draft=1, generator=generator, **options
+            model, draft, [2], max_new_tokens=2, n_draft=1, sampling=sampling, seed=generator
         )
         found[tuple(got.tokens)] += 1
     pairs = {(a, b): float(want[2, a] * want[a, b]) for a in range(5) for b in range(5)}
@@ -812,11 +843,28 @@ def test_at_temperature_0_it_says_what_greedy_says_with_any_draft(kit):
 
 
 @check
+def test_a_penalty_counts_the_guesses_before_each_place(kit):
+    sampling = kit.sampling.Sampling(temperature=0.0, repetition_penalty=1.5)
+    for seed in (1, 2, 3):
+        model = kit.decoder(seed=seed)
+        options = {"max_new_tokens": 12, "sampling": sampling}
+        (wanted,) = kit.generation.generate(model, [1, 2, 3], **options).tokens
+        plain = kit.generation.generate(model, [1, 2, 3], max_new_tokens=12).tokens
+        assert [wanted] != plain  # or the penalty was not seen
+        for draft in drafts(kit, model).values():
+            got = kit.speculative.speculative_generate(
+                model, draft, [1, 2, 3], n_draft=4, **options
+            )
+            assert got.tokens == wanted
+
+
+@check
 def test_a_draft_that_is_the_model_is_always_right(kit):
     model = kit.decoder(seed=3)
     for temperature in (0.0, 1.0):
+        sampling = kit.sampling.Sampling(temperature=temperature)
         got = kit.speculative.speculative_generate(
-            model, model, [1, 2], max_new_tokens=13, n_draft=3, temperature=temperature, seed=1
+            model, model, [1, 2], max_new_tokens=13, n_draft=3, sampling=sampling, seed=1
         )
         assert (got.drafted, got.accepted, got.passes) == (9, 9, 4)
         assert (got.acceptance, got.tokens_per_pass) == (1.0, 13 / 4)

@@ -9,12 +9,13 @@ import json
 import os
 import signal
 import sys
+from dataclasses import fields
 
 import torch
 from torch.nn import functional
 
 from tfbook.models import TransformerConfig, build
-from tfbook.training import History, fit
+from tfbook.training import Checkpointing, Execution, History, Monitoring, fit
 
 MODULES = ["torch._dynamo", "tfbook.models", "tfbook.training"]  # what takes long to import
 
@@ -62,6 +63,21 @@ def mean_loss(model, tokens):
     return value / count
 
 
+def grouped(folder=None, **choices):
+    """Return the arguments of `fit` from choices without groups: how often to save is `save_every`.
+
+    A choice of saving without a folder is none that `fit` can be given.
+    """
+    saving = {"save_every": "every", "keep": "keep", "resume": "resume"}
+    saving = {saving[name]: choices.pop(name) for name in saving if name in choices}
+    for name, group in (("execution", Execution), ("monitoring", Monitoring)):
+        known = {each.name for each in fields(group)}
+        choices[name] = group(**{each: choices.pop(each) for each in known if each in choices})
+    if folder is not None:
+        choices["checkpointing"] = Checkpointing(folder, **saving)
+    return choices
+
+
 def train(folder, *, steps=11, save_every=2, batches=None, **choices) -> History:
     """Train for some steps; every choice of the run is in here."""
     defaults = {
@@ -72,13 +88,15 @@ def train(folder, *, steps=11, save_every=2, batches=None, **choices) -> History
         "accumulate": 2,
         "seed": 5,
         "progress": False,
-        "save_every": None if folder is None else save_every,
-        "checkpoint": folder,
+        "save_every": save_every,
         "log": None if folder is None else os.path.join(folder, "log.jsonl"),
     }
     net = choices.pop("model", None)
     return fit(
-        model() if net is None else net, batches or Loader(), steps=steps, **defaults | choices
+        model() if net is None else net,
+        batches or Loader(),
+        steps=steps,
+        **grouped(folder, **defaults | choices),
     )
 
 

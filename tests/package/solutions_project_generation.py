@@ -145,8 +145,8 @@ def chances_steps(logits, temperature, top_k, top_p):
 
 @right("project-chances")
 def chances_package(logits, temperature, top_k, top_p):
-    cut = generation.warp(logits, temperature=temperature, top_k=top_k, top_p=top_p)
-    return cut.softmax(-1)
+    sampling = generation.Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+    return sampling(logits).softmax(-1)
 
 
 @wrong("project-chances", "multiplied by T")

@@ -30,7 +30,7 @@ from tfbook.data import (
     warm_length,
 )
 from tfbook.models import TransformerConfig, build
-from tfbook.training import causal_loss, fit
+from tfbook.training import Checkpointing, causal_loss, fit
 
 LENGTHS = [len(english.split()) for english, _ in corpora.english_french()[:509]]
 
@@ -343,8 +343,7 @@ def test_a_training_run_goes_on_with_the_batches_it_would_have_seen(kind, tmp_pa
             loss=causal_loss,
             optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2),
             steps=steps,
-            checkpoint=folder,
-            save_every=None if folder is None else 2,
+            checkpointing=None if folder is None else Checkpointing(folder, every=2),
             progress=False,
         ).losses
 

@@ -27,6 +27,7 @@ from tfbook.attention import DynamicCache, LatentAttention, SlidingCache, Static
 from tfbook.generation import (
     FirstLayers,
     NGramDraft,
+    Sampling,
     TableModel,
     accept_probability,
     beam_search,
@@ -198,17 +199,44 @@ def test_what_cannot_be_continued_is_refused(call):
 def test_choices_that_make_no_sense_are_refused(call):
     table = TableModel(torch.zeros(5, 5))
     for options, error, words in (
-        ({"temperature": -1.0}, ValueError, "temperature must be finite and above 0, got -1"),
-        ({"temperature": "hot"}, TypeError, "temperature must be a number"),
-        ({"top_k": 3}, ValueError, "top_k has no effect on the most likely token"),
-        ({"temperature": 1.0, "top_k": 0}, ValueError, "top_k must be at least 1, got 0"),
-        ({"temperature": 1.0, "top_p": 1.5}, ValueError, "top_p must be at most 1, got 1.5"),
-        ({"temperature": 1.0, "min_p": 0.0}, ValueError, "min_p must be finite and above 0"),
-        ({"seed": 1, "generator": torch.Generator()}, ValueError, "exclude each other"),
-        ({"seed": 0.5}, TypeError, "seed must be an integer"),
+        ({"sampling": 0.7}, TypeError, "sampling must be a Sampling, .* got float"),
+        ({"sampling": {"top_k": 3}}, TypeError, "sampling must be a Sampling, .* got dict"),
+        ({"seed": 0.5}, TypeError, "seed must be an integer or a torch.Generator, got float"),
+        ({"seed": True}, TypeError, "seed must be an integer or a torch.Generator, got bool"),
+        ({"seed": -1}, ValueError, "seed must be at least 0, got -1"),
+        ({"temperature": 1.0}, TypeError, "unexpected keyword argument 'temperature'"),
     ):
         with pytest.raises(error, match=words):
             call(table, [1], **options)
+
+
+@pytest.mark.untyped
+def test_a_sampling_refuses_numbers_that_it_cannot_mean():
+    for options, error, words in (
+        ({"temperature": -1.0}, ValueError, "temperature must be finite and above 0, got -1"),
+        ({"temperature": torch.inf}, ValueError, "temperature must be finite and above 0"),
+        ({"temperature": "hot"}, TypeError, "temperature must be a number"),
+        ({"temperature": False}, TypeError, "temperature must be a number, got bool"),
+        ({"temperature": 0, "top_k": 3}, ValueError, "top_k has no effect on the most likely"),
+        ({"temperature": 0.0, "min_p": 0.1}, ValueError, "min_p has no effect on the most likely"),
+        ({"top_k": 0}, ValueError, "top_k must be at least 1, got 0"),
+        ({"top_k": 1.5}, TypeError, "top_k must be an integer"),
+        ({"top_p": 1.5}, ValueError, "top_p must be at most 1, got 1.5"),
+        ({"min_p": 0.0}, ValueError, "min_p must be finite and above 0"),
+        ({"repetition_penalty": 0.0}, ValueError, "repetition_penalty must be finite and above 0"),
+        ({"rule": 0.5}, TypeError, "rule must be a function of logits, got float"),
+        ({"rule": abs, "temperature": 0.5}, ValueError, "rule replaces temperature, top_k"),
+        ({"rule": abs, "temperature": 0.0}, ValueError, "rule replaces temperature, top_k"),
+        ({"rule": abs, "top_p": 0.5}, ValueError, "rule replaces temperature, top_k"),
+    ):
+        with pytest.raises(error, match=words):
+            Sampling(**options)
+    with pytest.raises(TypeError, match="logits must have a floating-point dtype"):
+        Sampling()(torch.zeros(1, 3).long())
+    with pytest.raises(ValueError, match="repetition_penalty needs seen, the ids that each row"):
+        Sampling(repetition_penalty=1.2)(torch.zeros(1, 3))
+    with pytest.raises(ValueError, match="a row for each row of the logits"):
+        Sampling(repetition_penalty=1.2)(torch.zeros(2, 3), [[0]])
 
 
 @pytest.mark.untyped
@@ -218,8 +246,6 @@ def test_other_wrong_arguments_are_named():
         stream(table, [[1], [2]], max_new_tokens=2)
     with pytest.raises(ValueError, match="takes one prompt, got 2"):
         speculative_generate(table, table, [[1], [2]], max_new_tokens=2)
-    with pytest.raises(ValueError, match="sampler replaces"):
-        generate(table, [1], max_new_tokens=2, temperature=1.0, sampler=lambda x: x)
     with pytest.raises(ValueError, match="state and cache exclude"):
         state = model.empty_state(1)
         generate(model, [1], max_new_tokens=2, state=state, cache=DynamicCache())

@@ -82,9 +82,48 @@ MUTANTS = [
     Mutant(
         "top-p before top-k",
         "tfbook.generation.sampling",
-        '(("top_k", top_k), ("top_p", top_p), ("min_p", min_p))',
-        '(("top_p", top_p), ("top_k", top_k), ("min_p", min_p))',
+        "            logits = top_k(logits, self.top_k)\n        if self.top_p is not None:\n"
+        "            logits = top_p(logits, self.top_p)\n",
+        "            logits = logits if self.top_p is None else top_p(logits, self.top_p)\n"
+        "            logits = top_k(logits, self.top_k)\n",
         "test_warp_applies_temperature_then_top_k_then_top_p_then_min_p",
+    ),
+    Mutant(
+        "each row is punished for what the first has seen",
+        "tfbook.generation.sampling",
+        "ids, real = pad(seen, 0, ",
+        "ids, real = pad([seen[0]] * len(seen), 0, ",
+        "test_a_penalty_comes_first_and_counts_what_each_row_has_seen",
+    ),
+    Mutant(
+        "a rule makes the penalty forgotten",
+        "tfbook.generation.sampling",
+        "        if self.repetition_penalty is not None:\n            if seen is None:",
+        "        if self.repetition_penalty is not None and self.rule is None:\n"
+        "            if seen is None:",
+        "test_a_penalty_comes_first_and_counts_what_each_row_has_seen",
+    ),
+    Mutant(
+        "what ties with the most likely token stays",
+        "tfbook.generation.sampling",
+        "others.scatter(-1, greedy(logits)[..., None], False)",
+        "logits < logits.amax(dim=-1, keepdim=True)",
+        "test_at_temperature_0_all_is_on_the_most_likely_token",
+    ),
+    Mutant(
+        "temperature 0 draws random numbers",
+        "tfbook.generation.sampling",
+        "        return self.temperature != 0\n",
+        "        return True\n",
+        "test_at_temperature_0_all_is_on_the_most_likely_token",
+    ),
+    Mutant(
+        "a generator begins again with each call",
+        "tfbook.generation.prompts",
+        "isinstance(seed, torch.Generator):\n        return seed",
+        "isinstance(seed, torch.Generator):\n"
+        "        return seed and seed.manual_seed(seed.initial_seed())",
+        "test_a_seed_repeats_and_another_does_not",
     ),
     # caches
     Mutant(
@@ -154,8 +193,8 @@ MUTANTS = [
     Mutant(
         "the batch is padded on the right",
         "tfbook.generation.decoding",
-        "tokens, mask = pad(prompts, pad_id, device, left=True)",
-        "tokens, mask = pad(prompts, pad_id, device, left=False)",
+        "pad(texts, pad_id, device_of(model), left=True)",
+        "pad(texts, pad_id, device_of(model), left=False)",
         "test_greedy_takes_the_most_likely_token_of_a_full_pass_each_time",
     ),
     Mutant(
@@ -175,8 +214,8 @@ MUTANTS = [
     Mutant(
         "the cache belongs to other rows",
         "tfbook.generation.decoding",
-        "state.select(kept.to(device))",
-        "state.select((kept - kept).to(device))",
+        "state.select(kept.to(tokens.device))",
+        "state.select((kept - kept).to(tokens.device))",
         "test_a_sequence_that_stops_leaves_the_batch_and_changes_no_other",
     ),
     Mutant(
@@ -189,14 +228,14 @@ MUTANTS = [
     Mutant(
         "log-probabilities after the cuts",
         "tfbook.generation.decoding",
-        "_log_probs(logits, ids).tolist()",
-        "_log_probs(changed, ids).tolist()",
+        "log_prob_of(logits, ids).tolist()",
+        "log_prob_of(changed, ids).tolist()",
         "test_log_probabilities_are_those_of_a_full_pass",
     ),
     Mutant(
         "the prompt is read again with each token",
         "tfbook.generation.decoding",
-        "tokens, mask = ids[:, None].to(device), None",
+        "tokens, mask = ids[:, None].to(tokens.device), None",
         "tokens, mask, state = torch.cat([tokens, ids[:, None]], 1), None, None",
         "test_each_token_is_read_once_and_the_last_not_at_all",
     ),
@@ -210,41 +249,41 @@ MUTANTS = [
     Mutant(
         "the cuts do not reach the draw",
         "tfbook.generation.decoding",
-        "return draw(sampler(logits)",
-        "return draw(logits",
+        "draw(changed, ",
+        "draw(logits, ",
         "test_pairs_of_tokens_come_as_often_as_their_probabilities_say",
     ),
     Mutant(
         "the same numbers at each step",
         "tfbook.generation.decoding",
-        "uniform = torch.rand(batch, generator=generator, dtype=torch.float64)",
-        "uniform = torch.rand(batch, generator=torch.Generator().manual_seed(1))",
+        "uniform = torch.rand(len(texts), generator=generator, dtype=torch.float64)",
+        "uniform = torch.rand(len(texts), generator=torch.Generator().manual_seed(1))",
         "test_pairs_of_tokens_come_as_often_as_their_probabilities_say",
     ),
     Mutant(
         "scores one place off",
-        "tfbook.generation.decoding",
+        "tfbook.generation.scoring",
         "scores[:, done - 1 - start :]",
         "scores[:, done - start - (start > 0) :]",
         "test_windows_score_each_token_once_with_enough_before_it",
     ),
     Mutant(
         "each piece of a long text begins anew",
-        "tfbook.generation.decoding",
+        "tfbook.generation.scoring",
         "logits, state = model.decode(ids[:, rows], state, mask=part)",
         "logits, _ = model.decode(ids[:, rows], state, mask=part)",
         "test_a_long_text_is_scored_in_pieces_as_at_once",
     ),
     Mutant(
         "padding is scored",
-        "tfbook.generation.decoding",
+        "tfbook.generation.scoring",
         "scores.masked_fill(~mask[:, 1:], 0.0)",
         "scores",
         "test_sequences_of_different_lengths_are_scored_as_each_alone",
     ),
     Mutant(
         "the first tokens count though nothing is before them",
-        "tfbook.generation.decoding",
+        "tfbook.generation.scoring",
         "sum(len(sequence) - 1 for sequence in sequences)",
         "sum(len(sequence) for sequence in sequences)",
         "test_perplexity_weighs_every_token_alike",
@@ -310,8 +349,8 @@ MUTANTS = [
     Mutant(
         "no guess is ever accepted",
         "tfbook.generation.speculative",
-        "if choice.uniform() >= float(",
-        "if choice.uniform() >= 0 * float(",
+        "if chance.uniform() >= float(",
+        "if chance.uniform() >= 0 * float(",
         "test_a_draft_that_is_the_model_is_always_right",
     ),
     Mutant(
@@ -324,9 +363,16 @@ MUTANTS = [
     Mutant(
         "the temperature is not applied",
         "tfbook.generation.speculative",
-        "warp(logits.double(), temperature=self.temperature, **cuts)",
-        "warp(logits.double(), **cuts)",
+        "return sampling(logits.double(), seen).softmax(dim=-1)",
+        "return replace(sampling, temperature=1.0)(logits.double(), seen).softmax(dim=-1)",
         "test_speculation_draws_from_the_warped_distribution",
+    ),
+    Mutant(
+        "the guesses before a place are not punished there",
+        "tfbook.generation.speculative",
+        "seen = [sequence + guesses[:place] for place in range(len(guesses) + 1)]",
+        "seen = [sequence for place in range(len(guesses) + 1)]",
+        "test_a_penalty_counts_the_guesses_before_each_place",
     ),
     Mutant(
         "accepted tokens run on behind a stop",

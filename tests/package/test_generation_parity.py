@@ -173,5 +173,5 @@ def test_the_order_of_the_steps_is_theirs():
     )
     steps = model._get_logits_processor(config)
     logits = 3 * torch.randn(5, 17, generator=torch.Generator().manual_seed(0))
-    got = sampling.warp(logits, temperature=1.7, top_k=9, top_p=0.8, min_p=0.1)
+    got = sampling.Sampling(temperature=1.7, top_k=9, top_p=0.8, min_p=0.1)(logits)
     torch.testing.assert_close(got, steps(None, logits.clone()))

@@ -111,7 +111,7 @@ def test_a_wish_to_end_is_granted_after_the_same_step_everywhere(together, one, 
 
 
 def test_what_cannot_be_written_ends_all_processes(together, tmp_path):
-    codes, said = together(tmp_path, largest=2000)
+    codes, said = together(tmp_path, largest=4000)
     assert codes == [1, 1]
     assert "the checkpoint of step 2 could not be written" in said
 

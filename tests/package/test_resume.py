@@ -137,7 +137,7 @@ def test_a_file_that_the_system_will_not_write_leaves_the_last_checkpoint(
     start, tmp_path, never_stopped
 ):
     runaway.train(str(tmp_path), steps=2)
-    done = start(tmp_path, largest=2000)
+    done = start(tmp_path, largest=4000)
     assert done.code == 1
     assert "the checkpoint of step 4 could not be written" in done.said
     assert "step-00000002, is as it was" in done.said

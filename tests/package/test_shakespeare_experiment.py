@@ -14,7 +14,7 @@ import torch
 from tfbook import data, experiments
 from tfbook.data import rows
 from tfbook.experiments import shakespeare
-from tfbook.generation import generate
+from tfbook.generation import Sampling, generate
 from tfbook.pretrained import loading
 
 TEXT = np.array([int(c) for c in "0120123012010220130120310021"])  # an alphabet of four, V = 4
@@ -166,7 +166,7 @@ def test_the_shipped_model_writes_what_is_logged(log, shipped):
         shipped.model,
         shipped.encode(sample["prompt"]),
         max_new_tokens=24,
-        temperature=sample["temperature"],
+        sampling=Sampling(temperature=sample["temperature"]),
         seed=sample["seed"],
     )
     assert sample["text"].startswith(sample["prompt"] + shipped.decode(found.tokens[0])[:8])

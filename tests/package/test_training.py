@@ -14,7 +14,16 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 from tfbook.models import Block, TransformerConfig, build
-from tfbook.training import Adafactor, AdamW, Lion, attention_entropy, fit, processes, steps_in
+from tfbook.training import (
+    Adafactor,
+    AdamW,
+    Lion,
+    attention_entropy,
+    fit,
+    loop,
+    processes,
+    steps_in,
+)
 
 STEPS = 7
 
@@ -50,7 +59,8 @@ def sgd(model):
 
 def simple(model, batches, **choices):
     defaults = {"loss": squares, "optimizer": sgd, "steps": STEPS, "progress": False}
-    return fit(model, batches, **defaults | choices)
+    folder = choices.pop("folder", None)
+    return fit(model, batches, **runaway.grouped(folder, **defaults | choices))
 
 
 # --- what it computes -------------------------------------------------------------------------
@@ -241,7 +251,7 @@ def test_each_process_has_random_numbers_of_its_own(monkeypatch):
         assert torch.initial_seed() == 12
         return squares(model, batch)
 
-    monkeypatch.setattr(processes, "Ranks", Second)
+    monkeypatch.setattr(loop, "Ranks", Second)
     simple(*line(), loss=loss, seed=11, steps=1)
 
 
@@ -287,10 +297,17 @@ def test_the_checkpoint_of_another_run_is_refused_and_kept(tmp_path, message):
 
 
 def test_weights_of_another_shape_are_refused_by_name(tmp_path):
-    simple(torch.nn.Linear(5, 3).double(), line()[1], checkpoint=tmp_path, steps=1)
+    simple(torch.nn.Linear(5, 3).double(), line()[1], folder=tmp_path, steps=1)
     message = r"weight has shape \(3, 5\) there and \(5, 3\) here"
     with pytest.raises(ValueError, match=message):
-        simple(torch.nn.Linear(3, 5), line()[1], checkpoint=tmp_path)
+        simple(torch.nn.Linear(3, 5), line()[1], folder=tmp_path)
+
+
+def test_as_many_checkpoints_are_kept_as_were_asked_for(tmp_path):
+    runaway.train(str(tmp_path / "three"), steps=STEPS, save_every=1, keep=3)
+    assert steps_in(tmp_path / "three") == [5, 6, 7]
+    runaway.train(str(tmp_path / "one"), steps=STEPS, save_every=3, keep=1)
+    assert steps_in(tmp_path / "one") == [7]
 
 
 def test_a_run_does_not_begin_over_another(tmp_path):
@@ -418,10 +435,16 @@ def test_a_loss_that_is_no_number_ends_the_run_before_the_weights_are_touched(va
         ("clip must be finite and above 0, got 0", {"clip": 0}),
         ("precision must be one of float32, bfloat16, got 'half'", {"precision": "half"}),
         ("every must be at least 1", {"every": 0}),
-        ("keep must be at least 1", {"keep": 0}),
+        ("every must be at least 1", {"folder": "run", "save_every": 0}),
+        ("keep must be at least 1", {"folder": "run", "keep": 0}),
+        ("resume must be True or False, got str", {"folder": "run", "resume": "yes"}),
+        ("folder must be a path, got int", {"folder": 5}),
+        ("patience must be at least 1", {"patience": 0, "evaluate": len}),
         ("patience waits for .* evaluate", {"patience": 2}),
-        ("save_every says how often .* checkpoint", {"save_every": 2}),
-        ("resume must be True or False, got str", {"resume": "yes"}),
+        ("evaluate must be a function of the model, got float", {"evaluate": 0.5}),
+        ("monitors must be functions by name, a dictionary, got list", {"monitors": [len]}),
+        ("shard must be True or False, got int", {"shard": 1}),
+        ("progress must be True or False, got int", {"progress": 1}),
         ("optimizer must be an optimizer or a function", {"optimizer": 0.1}),
         ("optimizer must hold parameters of the model", {"optimizer": sgd(line()[0])}),
         ("schedule must be a function .* got float", {"schedule": 0.5}),
@@ -444,10 +467,26 @@ def test_bad_arguments_are_refused(tmp_path, message, choices):
     if "optimizer" in choices and choices["optimizer"] is None:
         choices["optimizer"] = sgd(model)
     if choices.pop("here", None):
-        choices |= {"checkpoint": tmp_path, "batches": (batch for batch in batches)}
+        choices |= {"folder": tmp_path, "batches": (batch for batch in batches)}
     model, batches = choices.pop("model", model), choices.pop("batches", batches)
     with pytest.raises((TypeError, ValueError), match=message):
         simple(model, batches, **choices)
+
+
+@pytest.mark.untyped
+@pytest.mark.parametrize(
+    "message, choices",
+    [
+        ("execution must be of class Execution, got str", {"execution": "bfloat16"}),
+        ("monitoring must be of class Monitoring, got dict", {"monitoring": {}}),
+        ("checkpointing must be of class Checkpointing, got str", {"checkpointing": "run"}),
+        ("unexpected keyword argument 'checkpoint'", {"checkpoint": "run"}),
+    ],
+)
+def test_groups_of_choices_are_no_plain_values(message, choices):
+    model, batches = line()
+    with pytest.raises(TypeError, match=message):
+        fit(model, batches, loss=squares, optimizer=sgd, steps=1, progress=False, **choices)
 
 
 @pytest.mark.untyped

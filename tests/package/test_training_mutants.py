@@ -11,7 +11,7 @@ from fresh import Mutant
 
 import tfbook.training.checkpoints
 
-MODULES = ["tfbook.training.loop"]
+MODULES = ["tfbook.training"]
 DAMAGE = test_runs.DAMAGES
 RUNS = [name for name in tfbook.training.checkpoints.__all__ if hasattr(test_runs, name)]
 BATCHES = "test_the_place_in_a_list_and_of_a_function_is_kept"
@@ -139,21 +139,21 @@ MUTANTS = [
     ),
     Mutant(
         "looking on draws from the run's random numbers",
-        "tfbook.training.resuming",
+        "tfbook.training.monitoring",
         "        set_random(before)\n",
         "",
         "test_looking_on_does_not_change_the_run",
     ),
     Mutant(
         "looking on in training mode",
-        "tfbook.training.resuming",
+        "tfbook.training.monitoring",
         "    model.eval()\n",
         "",
         "test_looking_on_does_not_change_the_run",
     ),
     Mutant(
         "the log keeps what is computed again",
-        "tfbook.training.resuming",
+        "tfbook.training.history",
         'entry["step"] < step if "step" in entry else entry["after"] <= step',
         "True",
         "test_the_log_has_a_line_for_each_step_and_evaluation",
@@ -188,7 +188,7 @@ MUTANTS = [
     ),
     Mutant(
         "the mean of means",
-        "tfbook.training.loop",
+        "tfbook.training.gradients",
         "value, terms = found[0], float(found[1])",
         "value, terms = found[0] / found[1], 1.0",
         "test_accumulated_batches_of_unequal_size_are_one_large_batch",
@@ -203,8 +203,8 @@ MUTANTS = [
     Mutant(
         "the schedule is a step ahead",
         "tfbook.training.loop",
-        "rates.set(step)",
-        "rates.set(step + 1)",
+        "run.rates.set(step)",
+        "run.rates.set(step + 1)",
         "test_it_is_the_loop_that_one_would_write_by_hand",
     ),
     Mutant(
@@ -217,9 +217,51 @@ MUTANTS = [
     Mutant(
         "a loss that is no number is followed",
         "tfbook.training.loop",
-        "            _check_finite(step, mean, norm.item())\n",
+        "            check_finite(step, mean, norm.item())\n",
         "",
         "test_a_loss_that_is_no_number_ends_the_run_before_the_weights_are_touched",
+    ),
+    Mutant(
+        "looking on a step late",
+        "tfbook.training.loop",
+        "if (step + 1) % monitoring.every == 0",
+        "if step % monitoring.every == 0",
+        "test_looking_on_does_not_change_the_run",
+    ),
+    Mutant(
+        "a step takes one batch however many it should",
+        "tfbook.training.gradients",
+        "for _ in range(execution.accumulate):",
+        "for _ in range(1):",
+        "test_accumulated_batches_of_unequal_size_are_one_large_batch",
+    ),
+    Mutant(
+        "the place in the data is not restored",
+        "tfbook.training.resuming",
+        '            self.source.load_state_dict(saved["data"])\n',
+        "",
+        BATCHES,
+    ),
+    Mutant(
+        "saved at the end only",
+        "tfbook.training.resuming",
+        "return done == steps or self.best.over or often",
+        "return done == steps or self.best.over",
+        "test_a_damaged_checkpoint_costs_its_steps_and_nothing_else",
+    ),
+    Mutant(
+        "no more is kept than the default",
+        "tfbook.training.resuming",
+        "checkpoint, keep=self.chosen.keep)",
+        "checkpoint)",
+        "test_as_many_checkpoints_are_kept_as_were_asked_for",
+    ),
+    Mutant(
+        "what begins anew begins over what is there",
+        "tfbook.training.resuming",
+        "if not self.chosen.resume:",
+        "if False:",
+        "test_a_run_does_not_begin_over_another",
     ),
 ]
 
@@ -236,12 +278,13 @@ def check(name, folder):
 
 def use(package, monkeypatch):
     """Let the checks see a copy of the modules instead of the modules."""
-    runs, training = (fresh.copy_of(package, f"tfbook.{name}") for name in ("runs", "training"))
-    monkeypatch.setattr(test_runs, "runs", runs)
+    training = fresh.copy_of(package, "tfbook.training")
+    monkeypatch.setattr(test_runs, "checkpoints", training.checkpoints)
     for name in RUNS:
-        monkeypatch.setattr(test_runs, name, getattr(runs, name))
-    for module in (test_training, runaway):
-        monkeypatch.setattr(module, "fit", training.fit)
+        monkeypatch.setattr(test_runs, name, getattr(training.checkpoints, name))
+    for name in ("fit", "Checkpointing", "Execution", "Monitoring"):
+        monkeypatch.setattr(runaway, name, getattr(training, name))
+    monkeypatch.setattr(test_training, "fit", training.fit)
 
 
 @pytest.fixture(scope="module")

@@ -1241,13 +1241,13 @@ def check_next(page, prompt=0, *, seed=0, draws=0, rows=12, **cuts):
     cuts = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | cuts
     entries = _sampling.entries_of(NEXT[prompt])
     logs = torch.cat([torch.full((c,), x, dtype=torch.double) for c, x in entries])
-    logits = generation.warp(
-        logs,
+    sampling = generation.Sampling(
         temperature=cuts["temperature"],
         top_k=cuts["top_k"] or None,
         top_p=cuts["top_p"] if cuts["top_p"] < 1 else None,
         min_p=cuts["min_p"] or None,
     )
+    logits = sampling(logs)
     before, after = logs.softmax(0), logits.softmax(0)
     uniform = torch.tensor(_sampling.uniforms(seed, draws), dtype=torch.double)
     ids = generation.draw(logits.expand(draws, -1), uniform)

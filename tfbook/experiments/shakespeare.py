@@ -38,10 +38,19 @@ from torch import Tensor, nn
 
 from tfbook import data
 from tfbook.data import Windows, char_tokenizer, rows
-from tfbook.generation import generate
+from tfbook.generation import Sampling, generate
 from tfbook.models import TransformerConfig, build
 from tfbook.pretrained import cache_folder
-from tfbook.training import Muon, causal_loss, decay_groups, fit, muon_groups, schedule, steps_in
+from tfbook.training import (
+    Checkpointing,
+    Muon,
+    causal_loss,
+    decay_groups,
+    fit,
+    muon_groups,
+    schedule,
+    steps_in,
+)
 
 __all__ = ["RECIPES", "SMOKE", "CharacterLSTM", "Recipe", "kneser_ney", "make_model", "run"]
 
@@ -260,8 +269,7 @@ class Training:
             steps=steps,
             schedule=make_schedule(self.recipe),
             clip=self.recipe.clip,
-            checkpoint=self.folder,
-            keep=1,
+            checkpointing=Checkpointing(self.folder, keep=1),
             progress=False,
         )
         if steps == before:
@@ -477,6 +485,7 @@ def _count(ids, orders, vocab):
 
 def _sample(model, tokenizer, n, seed):
     """Return what the model writes behind the prompt."""
-    options = {"temperature": TEMPERATURE, "seed": seed}
-    new = generate(model, tokenizer.encode(PROMPT).ids, max_new_tokens=n, **options).tokens[0]
-    return {"prompt": PROMPT, "text": PROMPT + tokenizer.decode(new)} | options
+    ids, sampling = tokenizer.encode(PROMPT).ids, Sampling(temperature=TEMPERATURE)
+    (new,) = generate(model, ids, max_new_tokens=n, sampling=sampling, seed=seed).tokens
+    text = PROMPT + tokenizer.decode(new)
+    return {"prompt": PROMPT, "text": text, "temperature": TEMPERATURE, "seed": seed}

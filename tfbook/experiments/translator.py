@@ -43,7 +43,7 @@ from tfbook.generation import beam_search, generate
 from tfbook.metrics import bleu, chrf
 from tfbook.models import Transformer, TransformerConfig, build
 from tfbook.recurrent import Seq2Seq
-from tfbook.training import fit, schedule, translation_loss
+from tfbook.training import Monitoring, fit, schedule, translation_loss
 
 __all__ = ["SMOKE", "alignment", "make_tokenizer", "run", "trained", "translate", "words"]
 
@@ -214,9 +214,11 @@ def train(pairs: list[Pair], valid: list[Pair], tokenizer: Tokenizer, steps: int
         schedule=schedule("cosine", steps=steps, warmup=steps // 10),
         steps=steps,
         clip=1.0,
-        evaluate=lambda model: measure(model, held),
-        every=max(1, steps // 12),
-        patience=steps,  # never stop, but go back to the best weights
+        monitoring=Monitoring(
+            evaluate=lambda model: measure(model, held),
+            every=max(1, steps // 12),
+            patience=steps,  # never stop, but go back to the best weights
+        ),
         progress=False,
     )
     model.eval()

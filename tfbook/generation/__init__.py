@@ -4,15 +4,7 @@ Explained in: chapters/12_generation.
 """
 
 from tfbook.generation.beam import Hypothesis, beam_search
-from tfbook.generation.decoding import (
-    Generation,
-    TableModel,
-    TableState,
-    generate,
-    perplexity,
-    score,
-    stream,
-)
+from tfbook.generation.decoding import Generation, generate, stream
 from tfbook.generation.prompts import (
     LanguageModel,
     Prompt,
@@ -29,15 +21,19 @@ from tfbook.generation.prompts import (
     stop_count,
 )
 from tfbook.generation.sampling import (
+    GREEDY,
+    Sampling,
+    check_sampling,
     draw,
     greedy,
+    log_prob_of,
     min_p,
     repetition_penalty,
     temperature,
     top_k,
     top_p,
-    warp,
 )
+from tfbook.generation.scoring import perplexity, score
 from tfbook.generation.speculative import (
     FirstLayers,
     NGramDraft,
@@ -47,6 +43,7 @@ from tfbook.generation.speculative import (
     residual_distribution,
     speculative_generate,
 )
+from tfbook.generation.tables import TableModel, TableState
 
 __all__ = [
     "LanguageModel",
@@ -62,20 +59,23 @@ __all__ = [
     "read_stop",
     "start_state",
     "stop_count",
+    "GREEDY",
+    "Sampling",
+    "check_sampling",
     "draw",
     "greedy",
+    "log_prob_of",
     "min_p",
     "repetition_penalty",
     "temperature",
     "top_k",
     "top_p",
-    "warp",
-    "Generation",
     "TableModel",
     "TableState",
-    "generate",
     "perplexity",
     "score",
+    "Generation",
+    "generate",
     "stream",
     "Hypothesis",
     "beam_search",

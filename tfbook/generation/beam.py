@@ -85,7 +85,6 @@ def beam_search(
         For each prompt up to ``n_beams`` hypotheses, the best first.
 
     Raises:
-        TypeError: for an argument of a wrong type.
         ValueError: as :func:`tfbook.generation.generate`.
 
     Cost: a forward pass over n_beams rows for each token, and n_beams caches.

@@ -112,17 +112,17 @@ def check_room(
     return max_new_tokens
 
 
-def make_generator(seed: int | None, generator: torch.Generator | None) -> torch.Generator | None:
-    """Return a generator from a seed, or the one given, or None for PyTorch's own.
+def make_generator(seed: int | torch.Generator | None) -> torch.Generator | None:
+    """Return a generator that begins at a seed, or the one given, or None for PyTorch's own.
 
     Raises:
-        TypeError: if the seed is not an integer.
-        ValueError: if both are given.
+        TypeError: if the seed is neither an integer nor a generator.
+        ValueError: if it is negative.
     """
-    if seed is None:
-        return generator
-    if generator is not None:
-        raise ValueError("seed and generator exclude each other")
+    if seed is None or isinstance(seed, torch.Generator):
+        return seed
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"seed must be an integer or a torch.Generator, got {type(seed).__name__}")
     check_count("seed", seed)
     return torch.Generator().manual_seed(seed)
 

@@ -2,29 +2,35 @@
 
 Each function takes logits (B, V) and returns logits (B, V), so they compose like the steps of a
 recipe: :func:`repetition_penalty`, :func:`temperature`, :func:`top_k`, :func:`top_p`,
-:func:`min_p`. A token that is cut gets −∞, which a softmax turns into probability 0. :func:`warp`
-applies those asked for in this order, and :func:`draw` picks a token.
+:func:`min_p`. A token that is cut gets −∞, which a softmax turns into probability 0. A
+:class:`Sampling` applies those asked for in this order, and :func:`draw` picks a token.
 
 Explained in: chapters/12_generation, section "Choosing the next token".
 """
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tfbook._checks import check_count, check_float, check_positive, check_tensor
+from tfbook.generation.prompts import pad
 
 __all__ = [
+    "GREEDY",
+    "Sampling",
+    "check_sampling",
     "draw",
     "greedy",
+    "log_prob_of",
     "min_p",
     "repetition_penalty",
     "temperature",
     "top_k",
     "top_p",
-    "warp",
 ]
 
 
@@ -41,7 +47,6 @@ def temperature(logits: Float[Tensor, "*B V"], value: float) -> Float[Tensor, "*
         logits / T, (..., V).
 
     Raises:
-        TypeError: if the logits are not floating point or T is not a number.
         ValueError: if T is not finite and positive.
 
     Example:
@@ -72,7 +77,6 @@ def top_k(logits: Float[Tensor, "*B V"], k: int) -> Float[Tensor, "*B V"]:
         The logits with −∞ where cut, (..., V).
 
     Raises:
-        TypeError: if the logits are not floating point or k is not an integer.
         ValueError: if k is below 1.
 
     Example:
@@ -104,7 +108,6 @@ def top_p(logits: Float[Tensor, "*B V"], p: float) -> Float[Tensor, "*B V"]:
         The logits with −∞ where cut, (..., V).
 
     Raises:
-        TypeError: if the logits are not floating point or p is not a number.
         ValueError: if p is not above 0, or above 1.
 
     Example:
@@ -139,7 +142,6 @@ def min_p(logits: Float[Tensor, "*B V"], p: float) -> Float[Tensor, "*B V"]:
         The logits with −∞ where cut, (..., V).
 
     Raises:
-        TypeError: if the logits are not floating point or p is not a number.
         ValueError: if p is not above 0, or above 1.
 
     Example:
@@ -177,7 +179,6 @@ def repetition_penalty(
         The changed logits, (B, V).
 
     Raises:
-        TypeError: for a wrong type.
         ValueError: if the penalty is not finite and positive, or a shape does not fit.
 
     Example:
@@ -202,48 +203,6 @@ def repetition_penalty(
     return torch.where(seen, changed, logits)
 
 
-# By name, since the arguments of warp have the names of the functions.
-STEPS = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-
-
-def warp(
-    logits: Float[Tensor, "*B V"],
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-) -> Float[Tensor, "*B V"]:
-    """Apply the steps that are asked for: temperature, then top-k, then top-p, then min-p.
-
-    The order matters: top-p after top-k takes its share of what top-k left, and a temperature
-    above 1 widens the nucleus.
-
-    Args:
-        logits: (..., V).
-        temperature: T; 1 changes nothing.
-        top_k: see :func:`top_k`; None changes nothing.
-        top_p: see :func:`top_p`.
-        min_p: see :func:`min_p`.
-
-    Returns:
-        The logits with −∞ where cut, (..., V); their softmax is the distribution to draw from.
-
-    Raises:
-        TypeError: for a wrong type.
-        ValueError: for a number out of its range.
-
-    Explained in: chapters/12_generation, section "Choosing the next token".
-    """
-    check_float("logits", logits, min_dims=1)
-    if temperature != 1:
-        logits = STEPS["temperature"](logits, temperature)
-    for name, value in (("top_k", top_k), ("top_p", top_p), ("min_p", min_p)):
-        if value is not None:
-            logits = STEPS[name](logits, value)
-    return logits
-
-
 def greedy(logits: Float[Tensor, "*B V"]) -> Int[Tensor, "*B"]:
     """Return the token with the largest logit; of equal ones the lowest id.
 
@@ -254,7 +213,6 @@ def greedy(logits: Float[Tensor, "*B V"]) -> Int[Tensor, "*B"]:
         Token ids, (...).
 
     Raises:
-        TypeError: if the logits are not floating point.
         ValueError: if a row has NaN, or no token that is allowed.
 
     Explained in: chapters/12_generation, section "Choosing the next token".
@@ -279,7 +237,6 @@ def draw(logits: Float[Tensor, "*B V"], uniform: Float[Tensor, "*B"]) -> Int[Ten
         Token ids, (...).
 
     Raises:
-        TypeError: for a wrong type.
         ValueError: if a row has NaN, or no token that is allowed, or the shapes do not fit.
 
     Example:
@@ -301,6 +258,143 @@ def draw(logits: Float[Tensor, "*B V"], uniform: Float[Tensor, "*B"]) -> Int[Ten
     # Below the total even after rounding, so that the search ends on a token with p > 0.
     place = (uniform.double().unsqueeze(-1) * total).minimum(total.nextafter(-total))
     return torch.searchsorted(sums, place, right=True).squeeze(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the next token is chosen: every number that changes the distribution drawn from.
+
+    Called with logits it applies what is asked for, in this order: repetition penalty,
+    temperature, top-k, top-p, min-p. The order matters: top-p after top-k takes its share of what
+    top-k left, and a temperature above 1 widens the nucleus.
+
+    Attributes:
+        temperature: T; 1 changes nothing, 0 leaves only the most likely token.
+        top_k: see :func:`top_k`; None changes nothing, likewise in what follows.
+        top_p: see :func:`top_p`.
+        min_p: see :func:`min_p`.
+        repetition_penalty: see :func:`repetition_penalty`.
+        rule: a function of logits (B, V), instead of the four numbers above: the softmax of what
+            it returns is drawn from.
+
+    Raises:
+        ValueError: if one is out of its range, has no effect at temperature 0, or stands beside a
+            rule that replaces it.
+
+    Example:
+        >>> Sampling(temperature=0.5, top_k=2)(torch.tensor([1.0, 3.0, 2.0])).softmax(-1)
+        tensor([0.0000, 0.8808, 0.1192])
+        >>> GREEDY(torch.tensor([1.0, 3.0, 2.0])).softmax(-1)
+        tensor([0., 1., 0.])
+
+    Explained in: chapters/12_generation, section "Choosing the next token".
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    rule: Callable[[Tensor], Tensor] | None = None
+
+    def __post_init__(self):
+        """Refuse what cannot be meant before a model runs."""
+        if isinstance(self.temperature, bool) or self.temperature != 0:
+            check_positive("temperature", self.temperature)
+        if self.top_k is not None:
+            check_count("top_k", self.top_k, minimum=1)
+        for name in ("top_p", "min_p"):
+            if getattr(self, name) is not None:
+                _check_share(name, getattr(self, name))
+        if self.repetition_penalty is not None:
+            check_positive("repetition_penalty", self.repetition_penalty)
+        cuts = [name for name in ("top_k", "top_p", "min_p") if getattr(self, name) is not None]
+        if self.rule is not None:
+            if not callable(self.rule):
+                raise TypeError(
+                    f"rule must be a function of logits, got {type(self.rule).__name__}"
+                )
+            if cuts or self.temperature != 1:
+                raise ValueError("rule replaces temperature, top_k, top_p and min_p: give one kind")
+        if cuts and not self.draws:
+            raise ValueError(
+                f"{cuts[0]} has no effect on the most likely token: "
+                "choose a temperature above 0 to draw"
+            )
+
+    @property
+    def draws(self) -> bool:
+        """Return whether chance has a say: not at temperature 0."""
+        return self.temperature != 0
+
+    def __call__(
+        self, logits: Float[Tensor, "*B V"], seen: Sequence[Sequence[int]] | None = None
+    ) -> Float[Tensor, "*B V"]:
+        """Return logits whose softmax is the distribution to choose from.
+
+        Args:
+            logits: as the model gives them, (..., V); (B, V) with a repetition penalty.
+            seen: for the repetition penalty the ids that each row has before it, B sequences.
+
+        Returns:
+            The logits with −∞ where cut, (..., V).
+
+        Raises:
+            ValueError: if there is a repetition penalty and ``seen`` is missing.
+        """
+        check_float("logits", logits, min_dims=1)
+        if self.repetition_penalty is not None:
+            if seen is None:
+                raise ValueError("repetition_penalty needs seen, the ids that each row has so far")
+            ids, real = pad(seen, 0, logits.device, left=True)  # (B, N) both
+            logits = repetition_penalty(logits, ids, self.repetition_penalty, mask=real)
+        if self.rule is not None:
+            return self.rule(logits)
+        if not self.draws:
+            others = torch.ones_like(logits, dtype=torch.bool)  # (..., V)
+            return logits.masked_fill(
+                others.scatter(-1, greedy(logits)[..., None], False), -math.inf
+            )
+        logits = temperature(logits, self.temperature)
+        if self.top_k is not None:
+            logits = top_k(logits, self.top_k)
+        if self.top_p is not None:
+            logits = top_p(logits, self.top_p)
+        if self.min_p is not None:
+            logits = min_p(logits, self.min_p)
+        return logits
+
+
+GREEDY = Sampling(temperature=0.0)  # always the most likely token
+
+
+def check_sampling(value: object) -> None:
+    """Raise TypeError unless it is a :class:`Sampling`."""
+    if not isinstance(value, Sampling):
+        raise TypeError(
+            "sampling must be a Sampling, such as Sampling(temperature=0.7), "
+            f"got {type(value).__name__}"
+        )
+
+
+def log_prob_of(logits: Float[Tensor, "*B V"], ids: Int[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    """Return ln softmax(logits)[id] of one id for each row, without forming the whole softmax.
+
+    Args:
+        logits: (..., V).
+        ids: (...).
+
+    Returns:
+        Nats, (...), from −∞ to 0.
+
+    Example:
+        >>> log_prob_of(torch.tensor([[1.0, 3.0]]).log(), torch.tensor([0])).exp()
+        tensor([0.2500])
+
+    Explained in: chapters/12_generation, section "How surprised is the model?".
+    """
+    chosen = logits.gather(-1, ids[..., None]).squeeze(-1)  # (...)
+    return chosen - logits.logsumexp(dim=-1)
 
 
 def _check_share(name: str, value: object) -> None:

@@ -30,7 +30,7 @@ from tfbook.generation.prompts import (
     read_stop,
     start_state,
 )
-from tfbook.generation.sampling import draw, greedy, warp
+from tfbook.generation.sampling import GREEDY, Sampling, check_sampling, draw
 from tfbook.models import DecoderOnly, Stack
 
 __all__ = [
@@ -55,7 +55,6 @@ def accept_probability(p: Float[Tensor, "*B V"], q: Float[Tensor, "*B V"]) -> Te
         (..., V); 1 where q is 0, since such a token is never proposed.
 
     Raises:
-        TypeError: if they are not floating point.
         ValueError: if the shapes differ.
 
     Example:
@@ -83,7 +82,6 @@ def residual_distribution(p: Float[Tensor, "*B V"], q: Float[Tensor, "*B V"]) ->
         (..., V); p itself where both are equal, for then nothing is rejected.
 
     Raises:
-        TypeError: if they are not floating point.
         ValueError: if the shapes differ.
 
     Example:
@@ -140,13 +138,9 @@ def speculative_generate(
     *,
     max_new_tokens: int,
     n_draft: int = 4,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
+    sampling: Sampling = GREEDY,
     stop: Stop = (),
-    seed: int | None = None,
-    generator: torch.Generator | None = None,
+    seed: int | torch.Generator | None = None,
     cache: Cache | None = None,
     on_token: Callable[[int], object] | None = None,
 ) -> Speculation:
@@ -165,13 +159,10 @@ def speculative_generate(
         prompt: ids of one sequence.
         max_new_tokens: how many tokens to add at most.
         n_draft: how many tokens to propose for each pass, k.
-        temperature: 0 takes the most likely token; applied to both distributions, as the cuts are.
-        top_k: see :func:`tfbook.generation.top_k`.
-        top_p: see :func:`tfbook.generation.top_p`.
-        min_p: see :func:`tfbook.generation.min_p`.
+        sampling: how the next token is chosen, applied to p and q alike; when omitted the most
+            likely one.
         stop: see :func:`tfbook.generation.generate`.
-        seed: makes the draws repeatable.
-        generator: where random numbers come from, instead of a seed.
+        seed: makes the draws repeatable; or where random numbers come from.
         cache: how both hold the past; dynamic when omitted. A sliding cache cannot go back.
         on_token: called with each new token.
 
@@ -179,7 +170,6 @@ def speculative_generate(
         The tokens, and how many proposals were made and kept.
 
     Raises:
-        TypeError: for an argument of a wrong type.
         ValueError: as :func:`tfbook.generation.generate`; for more than one prompt; for a draft of
             another vocabulary.
 
@@ -195,8 +185,8 @@ def speculative_generate(
     check_count("n_draft", n_draft, minimum=1)
     check_room(model, prompts, max_new_tokens)
     check_model(draft)
-    choice = _Choice(temperature, top_k, top_p, min_p, make_generator(seed, generator))
-    ended = read_stop(stop)
+    check_sampling(sampling)
+    chance, ended = _Chance(make_generator(seed)), read_stop(stop)
     reader = _Reader(model, cache)
     guesser = _Reader(draft, cache if hasattr(draft, "empty_state") else None)
     sequence, new, finished = prompts[0], [], False
@@ -206,19 +196,19 @@ def speculative_generate(
     while not finished and len(new) < max_new_tokens:
         # The last token of all needs no guess: the model's own pass gives it.
         wanted = min(n_draft, max_new_tokens - len(new) - 1)
-        guesses, q = _guess(guesser, sequence + new, wanted, choice)
-        start = len(sequence) + len(new)
-        p = choice.distribution(reader.read([*sequence, *new, *guesses]))  # (k + 1, V)
+        guesses, q = _guess(guesser, sequence + new, wanted, sampling, chance)
+        logits = reader.read([*sequence, *new, *guesses])  # (k + 1, V)
+        p = _distributions(logits, sampling, sequence + new, guesses)  # (k + 1, V)
         if q and q[0].shape != p[0].shape:
             raise ValueError(
                 f"model and draft must have one vocabulary, got {len(p[0])} and {len(q[0])} tokens"
             )
-        kept = _count_kept(guesses, p, q, choice)
+        kept = _count_kept(guesses, p, q, chance)
         rest = p[kept] if kept == len(guesses) else residual_distribution(p[kept], q[kept])
         for each in (reader, guesser):
-            each.forget(start + kept)
+            each.forget(len(sequence) + len(new) + kept)
         passes, drafted, accepted = passes + 1, drafted + len(guesses), accepted + kept
-        for token in [*guesses[:kept], choice.draw(rest)]:
+        for token in [*guesses[:kept], chance.draw(rest)]:
             new.append(token)
             if on_token is not None:
                 on_token(token)
@@ -228,23 +218,29 @@ def speculative_generate(
     return Speculation(sequence, new, finished, passes, drafted, accepted)
 
 
-def _guess(guesser, sequence, wanted, choice):
+def _guess(guesser, sequence, wanted, sampling, chance):
     """Return up to ``wanted`` proposed ids and the distributions they were drawn from."""
     guesses, found = [], []
     while len(guesses) < wanted:
         logits = guesser.read(sequence + guesses, last=True)  # (1, V)
         if bool((logits == -torch.inf).all()):
             break
-        q = choice.distribution(logits)[0]  # (V,)
-        guesses.append(choice.draw(q))
+        (q,) = _distributions(logits, sampling, sequence + guesses, [])  # (V,)
+        guesses.append(chance.draw(q))
         found.append(q)
     return guesses, found
 
 
-def _count_kept(guesses, p, q, choice):
+def _distributions(logits, sampling, sequence, guesses):
+    """Return what is drawn from behind the sequence, then behind each guess more, (k + 1, V)."""
+    seen = [sequence + guesses[:place] for place in range(len(guesses) + 1)]
+    return sampling(logits.double(), seen).softmax(dim=-1)
+
+
+def _count_kept(guesses, p, q, chance):
     """Return how many guesses are accepted before the first rejection."""
     for place, guess in enumerate(guesses):
-        if choice.uniform() >= float(accept_probability(p[place], q[place])[guess]):
+        if chance.uniform() >= float(accept_probability(p[place], q[place])[guess]):
             return place
     return len(guesses)
 
@@ -271,32 +267,10 @@ class _Reader:
 
 
 @dataclass(frozen=True)
-class _Choice:
-    """How a token is chosen: the distribution that logits become, and the random numbers."""
+class _Chance:
+    """Random numbers, and what is drawn with them."""
 
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
     generator: torch.Generator | None
-
-    def __post_init__(self):
-        """Refuse numbers out of their range before a model runs."""
-        self.distribution(torch.zeros(1, 2))
-
-    def distribution(self, logits: Tensor) -> Tensor:
-        """Return probabilities (N, V) from logits (N, V); all on one token at temperature 0."""
-        cuts = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
-        if self.temperature == 0 and not isinstance(self.temperature, bool):
-            given = [name for name, value in cuts.items() if value is not None]
-            if given:
-                raise ValueError(
-                    f"{given[0]} has no effect on the most likely token: "
-                    "choose a temperature above 0 to draw"
-                )
-            one = torch.zeros_like(logits, dtype=torch.float64)
-            return one.scatter(-1, greedy(logits)[:, None], 1.0)
-        return warp(logits.double(), temperature=self.temperature, **cuts).softmax(dim=-1)
 
     def uniform(self) -> float:
         """Return a number from 0 to below 1."""
@@ -395,7 +369,6 @@ class NGramDraft:
         text: ids to look in beside the sequence itself, (T,).
 
     Raises:
-        TypeError: if a number is not an integer.
         ValueError: if one is too small.
 
     Source: [saxena2023prompt]

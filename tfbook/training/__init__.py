@@ -6,6 +6,7 @@ Explained in: chapters/11_training.
 from tfbook.training import optimizers, schedules
 from tfbook.training.checkpoints import (
     Checkpoint,
+    Checkpointing,
     DamagedCheckpoint,
     last_checkpoint,
     read_checkpoint,
@@ -21,7 +22,17 @@ from tfbook.training.denoising import (
     permute_sentences,
     rotate,
 )
-from tfbook.training.loop import PRECISIONS, History, attention_entropy, fit
+from tfbook.training.gradients import (
+    AT_ONCE,
+    PRECISIONS,
+    Execution,
+    check_finite,
+    mean_gradients,
+    sum_gradients,
+)
+from tfbook.training.history import History, Log
+from tfbook.training.loop import fit
+from tfbook.training.monitoring import UNWATCHED, Monitoring, attention_entropy, evaluating
 from tfbook.training.muon import Muon, muon_groups, orthogonalize
 from tfbook.training.objectives import (
     IGNORE,
@@ -58,11 +69,10 @@ from tfbook.training.recipes import (
 from tfbook.training.resuming import (
     Best,
     Ending,
-    Log,
     Rates,
+    Run,
     Saver,
     Source,
-    evaluating,
     get_random,
     seed_all,
     set_random,
@@ -113,25 +123,34 @@ __all__ = [
     "Ranks",
     "move",
     "Checkpoint",
+    "Checkpointing",
     "DamagedCheckpoint",
     "last_checkpoint",
     "read_checkpoint",
     "steps_in",
     "write_checkpoint",
+    "History",
+    "Log",
     "Best",
     "Ending",
-    "Log",
     "Rates",
+    "Run",
     "Saver",
     "Source",
-    "evaluating",
     "get_random",
     "seed_all",
     "set_random",
-    "History",
-    "attention_entropy",
-    "fit",
+    "AT_ONCE",
     "PRECISIONS",
+    "Execution",
+    "check_finite",
+    "mean_gradients",
+    "sum_gradients",
+    "UNWATCHED",
+    "Monitoring",
+    "attention_entropy",
+    "evaluating",
+    "fit",
     "DEFAULTS",
     "TASKS",
     "Task",

@@ -20,7 +20,7 @@ import shutil
 import tempfile
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +28,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from tfbook._checks import check_count
+from tfbook._checks import check_bool, check_count
 
 __all__ = [
     "Checkpoint",
+    "Checkpointing",
     "DamagedCheckpoint",
     "last_checkpoint",
     "read_checkpoint",
@@ -72,6 +73,42 @@ class Checkpoint:
     model: dict[str, Tensor]
     state: dict[str, object] = field(default_factory=dict)
     about: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """Where a run keeps its checkpoints, how often it saves, and whether it goes on from them.
+
+    Attributes:
+        folder: of its own for this run.
+        every: how often to save, in steps; only at the end when omitted.
+        keep: how many to keep.
+        resume: go on from the last checkpoint, if there is one.
+
+    Raises:
+        ValueError: if a number is below 1.
+
+    Example:
+        >>> Checkpointing("runs/shakespeare", every=250).keep
+        2
+
+    Explained in: chapters/11_training, section "A run that cannot be lost".
+    """
+
+    folder: str | os.PathLike[str]
+    _: KW_ONLY
+    every: int | None = None
+    keep: int = 2
+    resume: bool = True
+
+    def __post_init__(self):
+        """Check each of them."""
+        if not isinstance(self.folder, str | os.PathLike):
+            raise TypeError(f"folder must be a path, got {type(self.folder).__name__}")
+        if self.every is not None:
+            check_count("every", self.every, minimum=1)
+        check_count("keep", self.keep, minimum=1)
+        check_bool("resume", self.resume)
 
 
 def steps_in(folder: str | os.PathLike[str]) -> list[int]:

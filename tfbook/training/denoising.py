@@ -54,7 +54,6 @@ def mask_tokens(
         Inputs, and targets that are IGNORE where nothing was chosen, (B, N).
 
     Raises:
-        TypeError: for an argument of a wrong type.
         ValueError: for one out of its range, or if every token is special.
 
     Source: [devlin2019bert]
@@ -110,7 +109,6 @@ def corrupt_spans(
         Input and target; :func:`fill_spans` puts them together again.
 
     Raises:
-        TypeError: for an argument of a wrong type.
         ValueError: for one out of its range, or too few sentinels.
 
     Example:
@@ -199,7 +197,6 @@ def infill(
         The text with masks.
 
     Raises:
-        TypeError: for an argument of a wrong type.
         ValueError: for one out of its range.
 
     Source: [lewis2020bart]
@@ -238,7 +235,6 @@ def delete_tokens(
         What is left; a sequence that would be empty keeps its first token.
 
     Raises:
-        TypeError: for an argument of a wrong type.
         ValueError: for one out of its range.
 
     Source: [lewis2020bart]
@@ -262,7 +258,6 @@ def permute_sentences(
         generator: of what is drawn.
 
     Raises:
-        TypeError: for an argument of a wrong type.
         ValueError: if there are no tokens.
 
     Source: [lewis2020bart]

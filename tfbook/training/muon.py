@@ -49,7 +49,6 @@ class Muon(AdamW):
         eps: ε of AdamW.
 
     Raises:
-        TypeError: for an option of a wrong type.
         ValueError: for an option out of its range, or rule "muon" for what is no matrix.
 
     Cost: one number kept for each parameter of a matrix, and up to 6 · steps · rows · columns ·
@@ -91,7 +90,6 @@ class Muon(AdamW):
         """Add parameters with options of their own.
 
         Raises:
-            TypeError: for an option of a wrong type.
             ValueError: as for the class.
         """
         super().add_param_group(param_group)
@@ -195,7 +193,6 @@ def muon_groups(
         Up to three groups for :class:`Muon`: hidden matrices, other matrices, and the rest.
 
     Raises:
-        TypeError: for a rate that is not a number.
         ValueError: if one is negative, or there are no hidden matrices.
 
     Source: [jordan2024muon]

@@ -137,7 +137,6 @@ def smooth_targets(
         (..., V), in the default floating-point dtype; rows sum to 1.
 
     Raises:
-        TypeError: for an argument of a wrong type.
         ValueError: for one out of its range.
 
     Example:
@@ -293,7 +292,6 @@ def causal_loss(
         The sum of the losses in nats, and the number of targets.
 
     Raises:
-        TypeError: for an argument of a wrong type.
         ValueError: for shapes that do not fit.
 
     Source: [radford2018improving]
@@ -323,7 +321,6 @@ def masked_loss(
         The sum of the losses in nats, and the number of targets.
 
     Raises:
-        TypeError: for an argument of a wrong type.
         ValueError: for shapes that do not fit.
 
     Source: [devlin2019bert]
@@ -356,7 +353,6 @@ def translation_loss(
         The sum of the losses in nats, and the number of targets.
 
     Raises:
-        TypeError: for an argument of a wrong type.
         ValueError: for shapes that do not fit.
 
     Source: [vaswani2017attention], teacher forcing: [williams1989learning]

@@ -83,7 +83,6 @@ class Written(Optimizer):
         defaults: the options of all groups that do not say otherwise.
 
     Raises:
-        TypeError: for an option of a wrong type.
         ValueError: for an option that does not exist, or is out of its range.
 
     Explained in: chapters/11_training, section "Optimizers".
@@ -99,7 +98,6 @@ class Written(Optimizer):
         """Add parameters with options of their own.
 
         Raises:
-            TypeError: for an option of a wrong type.
             ValueError: for an option that does not exist, or is out of its range.
         """
         unknown = set(param_group) - set(self.defaults) - OTHER_KEYS
@@ -167,7 +165,6 @@ class SGD(Written):
         weight_decay: λ.
 
     Raises:
-        TypeError: for an option of a wrong type.
         ValueError: for an option out of its range, or Nesterov without momentum.
 
     Cost: one number kept for each parameter, none without momentum.
@@ -222,10 +219,6 @@ class Adam(Written):
         eps: ε.
         weight_decay: λ of the penalty.
 
-    Raises:
-        TypeError: for an option of a wrong type.
-        ValueError: for an option out of its range.
-
     Cost: two numbers kept for each parameter.
 
     Source: [kingma2015adam]
@@ -272,10 +265,6 @@ class AdamW(Adam):
         eps: ε.
         weight_decay: λ.
 
-    Raises:
-        TypeError: for an option of a wrong type.
-        ValueError: for an option out of its range.
-
     Cost: two numbers kept for each parameter.
 
     Source: [loshchilov2019decoupled]
@@ -317,10 +306,6 @@ class RAdam(Adam):
         eps: ε.
         weight_decay: λ of the penalty.
 
-    Raises:
-        TypeError: for an option of a wrong type.
-        ValueError: for an option out of its range.
-
     Cost: two numbers kept for each parameter.
 
     Source: [liu2020variance]
@@ -358,10 +343,6 @@ class Adafactor(Written):
         eps: ε₁, the least √V, by default the precision of the numbers; and ε₂.
         d: the RMS from which an update is shortened, at least 1.
         weight_decay: λ; the weights shrink by η λ.
-
-    Raises:
-        TypeError: for an option of a wrong type.
-        ValueError: for an option out of its range.
 
     Cost: n + m numbers kept for a matrix of n · m.
 
@@ -429,10 +410,6 @@ class Lion(Written):
         lr: η, the size of each step; the paper takes a third to a tenth of AdamW's.
         betas: β₁ and β₂.
         weight_decay: λ; with the smaller η it takes a larger one to decay as much.
-
-    Raises:
-        TypeError: for an option of a wrong type.
-        ValueError: for an option out of its range.
 
     Cost: one number kept for each parameter.
 

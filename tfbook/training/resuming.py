@@ -1,36 +1,42 @@
 """What a training loop needs so that it can be stopped and gone on with, one small class for each.
 
-The place in the data, the learning rates, the random numbers, the best weights so far, the log, the
-wish to end, and the folder of checkpoints. :func:`tfbook.training.fit` is the loop.
+The place in the data, the learning rates, the random numbers, the best weights so far, the wish to
+end, the folder of checkpoints, and the run that holds them all. The loop is
+:func:`tfbook.training.fit`.
 
 Explained in: chapters/11_training, section "A run that cannot be lost".
 """
 
 import json
-import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 import numpy as np
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from tfbook.training.checkpoints import Checkpoint, last_checkpoint, steps_in, write_checkpoint
+from tfbook.training.checkpoints import (
+    Checkpoint,
+    Checkpointing,
+    last_checkpoint,
+    steps_in,
+    write_checkpoint,
+)
+from tfbook.training.history import History, Log
 from tfbook.training.processes import Ranks
 
 __all__ = [
     "Best",
     "Ending",
-    "Log",
     "Rates",
+    "Run",
     "Saver",
     "Source",
-    "evaluating",
     "get_random",
     "seed_all",
     "set_random",
@@ -71,8 +77,8 @@ class Source:
             )
         elif resumable and not self.stateful:
             raise TypeError(
-                "with checkpoint= the place in the data must be known: batches must be a list, a "
-                "function from a number to a batch, or have state_dict() and load_state_dict(), "
+                "with checkpointing= the place in the data must be known: batches must be a list, "
+                "a function from a number to a batch, or have state_dict() and load_state_dict(), "
                 f"got {type(batches).__name__}"
             )
 
@@ -199,48 +205,6 @@ class Best:
         vars(self).update(state)
 
 
-class Log:
-    """A file with a line of JSON for each thing that happened.
-
-    A run that goes on from a step takes the lines of later steps away first, also one that was cut
-    short when the process was killed, so that no step stands there twice.
-
-    Args:
-        path: the file, or None for no log.
-        step: where the run goes on.
-        first: whether this process is the one that writes.
-
-    Explained in: chapters/11_training, section "A run that cannot be lost".
-    """
-
-    def __init__(self, path: str | os.PathLike[str] | None, step: int = 0, first: bool = True):
-        """Keep the lines of earlier steps."""
-        self.file = None
-        if path is None or not first:
-            return
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = _lines_before(path, step) if step else []
-        new = path.with_name(path.name + ".new")
-        new.write_text("".join(lines), encoding="utf-8")
-        os.replace(new, path)
-        self.file = path.open("a", encoding="utf-8", buffering=1)  # a line at a time
-
-    def write(self, **entry: object) -> None:
-        """Write one line."""
-        if self.file is not None:
-            self.file.write(json.dumps(entry) + "\n")
-
-    def __enter__(self) -> "Log":
-        """Return itself."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Close the file."""
-        if self.file is not None:
-            self.file.close()
-
-
 class Ending:
     """Ctrl-C and SIGTERM as a wish that is granted between two steps.
 
@@ -290,28 +254,20 @@ class Saver:
     """The folder of a run: what is there to go on from, and what is added to it.
 
     Args:
-        folder: of the checkpoints; None for none.
-        keep: how many to keep.
+        checkpointing: where, and how many to keep; None for no folder.
         about: what has to be the same in a run that goes on.
         ranks: the processes, of which the first writes.
 
     Explained in: chapters/11_training, section "A run that cannot be lost".
     """
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str] | None,
-        keep: int,
-        about: dict[str, object],
-        ranks: Ranks,
-    ):
+    def __init__(self, checkpointing: Checkpointing | None, about: dict[str, object], ranks: Ranks):
         """Note where to write."""
-        self.folder, self.keep, self.about, self.ranks = folder, keep, about, ranks
+        self.chosen, self.about, self.ranks = checkpointing, about, ranks
+        self.folder = None if checkpointing is None else checkpointing.folder
         self.saved = None
 
-    def begin(
-        self, resume: bool, model: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> dict[str, object] | None:
+    def begin(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, object] | None:
         """Load the last checkpoint, if there is one, and return the rest of it.
 
         Raises:
@@ -320,7 +276,7 @@ class Saver:
         """
         if self.folder is None:
             return None
-        if not resume:
+        if not self.chosen.resume:
             if steps_in(self.folder):
                 raise ValueError(
                     f"{self.folder} holds checkpoints already: go on with resume=True, or choose "
@@ -357,7 +313,7 @@ class Saver:
 
         def write():
             if self._first:
-                write_checkpoint(self.folder, checkpoint, keep=self.keep)
+                write_checkpoint(self.folder, checkpoint, keep=self.chosen.keep)
 
         self._together(write)
         self.saved = step
@@ -402,6 +358,109 @@ class Saver:
             )
 
 
+class Run:
+    """A model on its way: all that has to go on where it was, and how far it got.
+
+    Args:
+        model: in training.
+        optimizer: of its parameters.
+        ranks: the processes.
+        batches: see :func:`tfbook.training.fit`.
+        schedule: see :func:`tfbook.training.fit`.
+        patience: see :class:`tfbook.training.Monitoring`.
+        checkpointing: see :func:`tfbook.training.fit`.
+        settings: numbers and names that have to be the same in a run that goes on.
+
+    Explained in: chapters/11_training, section "A run that cannot be lost".
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        ranks: Ranks,
+        *,
+        batches: object,
+        schedule: LRScheduler | Callable[[int], float] | None,
+        patience: int | None,
+        checkpointing: Checkpointing | None,
+        settings: dict[str, object],
+    ):
+        """Begin with nothing."""
+        self.model, self.optimizer, self.ranks = model, optimizer, ranks
+        self.source = Source(batches, resumable=checkpointing is not None)
+        self.rates, self.best, self.history = Rates(optimizer, schedule), Best(patience), History()
+        self.every = None if checkpointing is None else checkpointing.every
+        config = getattr(model, "config", None)
+        about = {
+            "model": type(model).__name__,
+            "config": config.to_dict() if hasattr(config, "to_dict") else None,
+            "optimizer": type(optimizer).__name__,
+            "groups": self.rates.groups,
+        }
+        self.saver = Saver(checkpointing, about | settings, ranks)
+        self.started = time.perf_counter()
+
+    def begin(self) -> None:
+        """Go to where the last checkpoint is, if there is one."""
+        if saved := self.saver.begin(self.model, self.optimizer):
+            self.history = History(**saved["history"])
+            self.source.load_state_dict(saved["data"])
+            self.rates.load_state_dict(saved["schedule"])
+            self.best.load_state_dict(saved["best"])
+            if self.ranks.rank < len(saved["random"]):
+                set_random(saved["random"][self.ranks.rank])
+        self.started = time.perf_counter() - self.history.seconds
+
+    @property
+    def seconds(self) -> float:
+        """Return how long the run has taken, in this process and those before it."""
+        return time.perf_counter() - self.started
+
+    def took(self, *, loss: float, gradient_norm: float, count: float, log: Log) -> None:
+        """Keep what a step measured, and go on in the schedule."""
+        step, rate = len(self.history), self.optimizer.param_groups[0]["lr"]
+        self.history.add(loss=loss, gradient_norm=gradient_norm, learning_rate=rate, count=count)
+        log.write(step=step, **self.history.last(), seconds=round(self.seconds, 3))
+        self.rates.after()
+
+    def saw(self, found: Mapping[str, Mapping[str, object]], log: Log) -> None:
+        """Keep what was seen after the last step, and the weights if they are the best."""
+        done = len(self.history)
+        for name, values in found.items():
+            getattr(self.history, name).append({"after": done} | values)
+            log.write(after=done, **values)
+        if self.best.patience is not None:
+            self.best.see(done, found["evaluations"]["loss"], self.model)
+
+    def due(self, steps: int) -> bool:
+        """Return whether to save: at the end, of steps or of patience, and every so often."""
+        done = len(self.history)
+        often = self.every is not None and done % self.every == 0
+        return done == steps or self.best.over or often
+
+    def save(self) -> None:
+        """Write a checkpoint, if there is a folder."""
+        self.history.seconds = self.seconds
+        state = {
+            "history": asdict(self.history),
+            "data": self.source.state_dict(),
+            "schedule": self.rates.state_dict(),
+            "best": self.best.state_dict(),
+            "random": self.ranks.gather(get_random()),
+        }
+        self.saver.save(len(self.history), state, self.model, self.optimizer)
+
+    def end(self) -> History:
+        """Go back to the best weights, where they were sought; return what was measured."""
+        self.history.seconds = self.seconds
+        if self.best.step is not None:
+            self.model.load_state_dict(self.best.weights)
+            self.history.best_step = self.best.step
+            self.history.stopped = "patience" if self.best.over else "steps"
+        return self.history
+
+
 def seed_all(seed: int) -> None:
     """Seed the random numbers of Python, NumPy and PyTorch."""
     random.seed(seed)
@@ -429,44 +488,5 @@ def set_random(state: Mapping[str, object]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode for a while, without gradients.
-
-    Afterwards every part is in the mode it was in, and the random numbers go on as if nothing had
-    been drawn: looking at a model does not change how it is trained.
-    """
-    modes = {module: module.training for module in model.modules()}
-    before = get_random()
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        set_random(before)
-        for module, mode in modes.items():
-            module.training = mode
-
-
 def _plain(value):
     return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
-
-
-def _lines_before(path, step):
-    """Return the whole lines of a log that tell of earlier steps."""
-    kept = []
-    with open(path, encoding="utf-8") if path.exists() else _nothing() as file:
-        for line in file:
-            try:
-                entry = json.loads(line)
-                earlier = entry["step"] < step if "step" in entry else entry["after"] <= step
-            except (ValueError, KeyError, TypeError):
-                continue
-            if earlier and line.endswith("\n"):
-                kept.append(line)
-    return kept
-
-
-@contextmanager
-def _nothing():
-    yield ()

@@ -41,7 +41,6 @@ def constant(step: int, *, warmup: int = 0) -> float:
         warmup: steps before the factor is 1.
 
     Raises:
-        TypeError: if a count is not an integer.
         ValueError: if one is negative.
 
     Example:
@@ -68,7 +67,6 @@ def noam(step: int, *, d_model: int, warmup: int) -> float:
         warmup: steps of the linear rise, at least 1.
 
     Raises:
-        TypeError: if a count is not an integer.
         ValueError: if step is negative, or another is below 1.
 
     Example:
@@ -95,7 +93,6 @@ def inverse_sqrt(step: int, *, warmup: int) -> float:
         warmup: at least 1.
 
     Raises:
-        TypeError: if a count is not an integer.
         ValueError: if step is negative, or warmup below 1.
 
     Source: [vaswani2017attention]
@@ -116,7 +113,6 @@ def linear(step: int, *, steps: int, warmup: int = 0, floor: float = 0.0) -> flo
         floor: where it ends, 0 … 1.
 
     Raises:
-        TypeError: if an argument has a wrong type.
         ValueError: if one is out of its range.
 
     Source: [devlin2019bert]
@@ -141,7 +137,6 @@ def cosine(step: int, *, steps: int, warmup: int = 0, floor: float = 0.0) -> flo
         floor: where it ends, 0 … 1; GPT-3 and LLaMA end at 0.1.
 
     Raises:
-        TypeError: if an argument has a wrong type.
         ValueError: if one is out of its range.
 
     Example:
@@ -167,7 +162,6 @@ def exponential(step: int, *, rate: float, warmup: int = 0) -> float:
         warmup: steps of the rise.
 
     Raises:
-        TypeError: if an argument has a wrong type.
         ValueError: if one is out of its range.
 
     Explained in: chapters/11_training, section "The learning rate over time".
@@ -194,7 +188,6 @@ def restarts(
         floor: what each wave falls to, 0 … 1.
 
     Raises:
-        TypeError: if an argument has a wrong type.
         ValueError: if one is out of its range.
 
     Example:
@@ -242,7 +235,6 @@ def wsd(
         shape: "linear", or "sqrt", which falls fast at first.
 
     Raises:
-        TypeError: if an argument has a wrong type.
         ValueError: if one is out of its range, or the shape is unknown.
 
     Example:

@@ -26,7 +26,6 @@ def stochastic_depth(model: nn.Module, rate: float, *, growing: bool = True) -> 
         growing: whether the rate grows with depth, or is the same for all.
 
     Raises:
-        TypeError: for an argument of a wrong type.
         ValueError: if the rate is out of its range, or the model has no stack of blocks.
 
     Source: [huang2016stochastic]
@@ -71,7 +70,6 @@ def keep_layers(stack: Stack, layers: Sequence[int]) -> Stack:
         layers: numbers from 0, rising: ``range(0, n, 2)`` keeps every other one.
 
     Raises:
-        TypeError: if a number is not an integer.
         ValueError: if one is out of range, or they do not rise, or there are none.
 
     Source: [fan2020reducing]

@@ -32,10 +32,6 @@ class Sophia(Written):
         eps: ε.
         weight_decay: λ.
 
-    Raises:
-        TypeError: for an option of a wrong type.
-        ValueError: for an option out of its range.
-
     Cost: two numbers kept for each parameter, and an estimate every k steps.
 
     Example:
@@ -167,7 +163,6 @@ def gauss_newton_bartlett(
         One estimate for each parameter, of its shape.
 
     Raises:
-        TypeError: if the logits are not floating point.
         ValueError: if they have no dimension.
 
     Cost: one backward pass.

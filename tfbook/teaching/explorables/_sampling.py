@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from tfbook.generation import draw, warp
+from tfbook.generation import Sampling, draw
 from tfbook.teaching.explorables._alignment import tokens as checked_tokens
 from tfbook.teaching.explorables._base import Explorable, number, vector, whole, wrapped
 from tfbook.teaching.explorables._chance import uniforms
@@ -196,13 +196,13 @@ def logits_of(prompt: Mapping) -> Tensor:
 
 def warped(logits: Tensor, now: Mapping) -> Tensor:
     """Return the logits as the package cuts them with the present settings, (V,)."""
-    return warp(
-        logits,
+    sampling = Sampling(
         temperature=now["temperature"],
         top_k=now["top_k"] or None,
         top_p=now["top_p"] if now["top_p"] < 1 else None,
         min_p=now["min_p"] or None,
     )
+    return sampling(logits)
 
 
 def drawn_entries(prompt: Mapping, p: Tensor, now: Mapping) -> list[int]:

@@ -1,0 +1,123 @@
+"""What a run measured: a list for each number, and a file with a line for each thing that happened.
+
+Explained in: chapters/11_training, section "The loop, line by line".
+"""
+
+import json
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["History", "Log"]
+
+
+@dataclass
+class History:
+    """What a run measured, a number for each step; step i is the one taken after i others.
+
+    Attributes:
+        losses: mean loss of the step's batches, before the weights were changed.
+        gradient_norms: length of the gradient, before it was clipped.
+        learning_rates: of the optimizer's first group.
+        counts: what the loss was a mean over: tokens, or batches.
+        evaluations: what ``evaluate`` returned, with "after", the number of steps before it.
+        monitored: what the monitors returned, likewise.
+        seconds: spent in all, in this process and those before it.
+        best_step: after how many steps "loss" was smallest, with ``patience``.
+        stopped: why the run ended: "steps" or "patience".
+
+    Explained in: chapters/11_training, section "The loop, line by line".
+    """
+
+    losses: list[float] = field(default_factory=list)
+    gradient_norms: list[float] = field(default_factory=list)
+    learning_rates: list[float] = field(default_factory=list)
+    counts: list[float] = field(default_factory=list)
+    evaluations: list[dict] = field(default_factory=list)
+    monitored: list[dict] = field(default_factory=list)
+    seconds: float = 0.0
+    best_step: int | None = None
+    stopped: str = "steps"
+
+    def __len__(self) -> int:
+        """Return how many steps were taken."""
+        return len(self.losses)
+
+    def add(self, *, loss: float, gradient_norm: float, learning_rate: float, count: float) -> None:
+        """Add a step."""
+        self.losses.append(loss)
+        self.gradient_norms.append(gradient_norm)
+        self.learning_rates.append(learning_rate)
+        self.counts.append(count)
+
+    def last(self) -> dict[str, float]:
+        """Return what was measured in the last step."""
+        return {
+            "loss": self.losses[-1],
+            "gradient_norm": self.gradient_norms[-1],
+            "learning_rate": self.learning_rates[-1],
+            "count": self.counts[-1],
+        }
+
+
+class Log:
+    """A file with a line of JSON for each thing that happened.
+
+    A run that goes on from a step takes the lines of later steps away first, also one that was cut
+    short when the process was killed, so that no step stands there twice.
+
+    Args:
+        path: the file, or None for no log.
+        step: where the run goes on.
+        first: whether this process is the one that writes.
+
+    Explained in: chapters/11_training, section "A run that cannot be lost".
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, step: int = 0, first: bool = True):
+        """Keep the lines of earlier steps."""
+        self.file = None
+        if path is None or not first:
+            return
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = _lines_before(path, step) if step else []
+        new = path.with_name(path.name + ".new")
+        new.write_text("".join(lines), encoding="utf-8")
+        os.replace(new, path)
+        self.file = path.open("a", encoding="utf-8", buffering=1)  # a line at a time
+
+    def write(self, **entry: object) -> None:
+        """Write one line."""
+        if self.file is not None:
+            self.file.write(json.dumps(entry) + "\n")
+
+    def __enter__(self) -> "Log":
+        """Return itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the file."""
+        if self.file is not None:
+            self.file.close()
+
+
+def _lines_before(path, step):
+    """Return the whole lines of a log that tell of earlier steps."""
+    kept = []
+    with open(path, encoding="utf-8") if path.exists() else _nothing() as file:
+        for line in file:
+            try:
+                entry = json.loads(line)
+                earlier = entry["step"] < step if "step" in entry else entry["after"] <= step
+            except (ValueError, KeyError, TypeError):
+                continue
+            if earlier and line.endswith("\n"):
+                kept.append(line)
+    return kept
+
+
+@contextmanager
+def _nothing():
+    yield ()

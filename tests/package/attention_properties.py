@@ -675,6 +675,32 @@ def test_leading_dimensions_broadcast_like_expanded_ones(attend, case):
         close(mine, theirs)
 
 
+@checks("broadcasting", examples=4)
+def test_queries_that_share_keys_equal_keys_written_out(attend, case):
+    for lead, group in (((2, 3), 2), ((2,), 3), ((), 5), ((1, 2, 2), 2)):
+        for n in (case.n, 1):
+            q = case.normal(*lead, group, n, case.d).requires_grad_()
+            k = case.normal(*lead, 1, case.m, case.d).requires_grad_()
+            v = case.normal(*lead, 1, case.m, case.e).requires_grad_()
+            whole = [x.expand(*lead, group, *x.shape[-2:]).contiguous() for x in (k, v)]
+            mask = case.chance(*lead[-1:], group, n, case.m)
+            mask[..., 0] = True
+            first = n >= case.m
+            for keywords in (
+                {},
+                {"mask": mask},
+                {"mask": mask[..., :1, :, :], "bias": case.normal(group, n, case.m)},
+                {"bias": case.normal(*lead, 1, 1, case.m), "mask": mask[(0,) * (mask.ndim - 2)]},
+                {"causal": not first},
+                {"causal": not first, "bias": case.normal(n, case.m), "scale": 0.3},
+            ):
+                got, wanted = attend(q, k, v, **keywords), attend(q, *whole, **keywords)
+                close(got, wanted)
+                slopes = zip(gradients(got, (q, k, v)), gradients(wanted, (q, k, v)), strict=True)
+                for mine, theirs in slopes:
+                    close(mine, theirs)
+
+
 @checks("broadcasting")
 def test_each_matrix_of_a_batch_is_on_its_own(attend, case):
     q, k, v = (x.expand(2, *x.shape).clone() for x in case.qkv())

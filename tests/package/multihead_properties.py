@@ -8,6 +8,7 @@ over the package (test_multihead.py, test_latent.py) and over planted bugs
 """
 
 import functools
+import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from types import ModuleType
 import numpy as np
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tfbook.positions
 from tfbook.attention import causal_mask, padding_mask
@@ -516,6 +518,10 @@ def test_each_head_can_have_its_own_mask(kit):
     state, mask = memory.remember(x), mask[:, :, :1]
     weights = memory.weights(one, state, mask=mask)
     assert ((weights > 0) == mask).all()
+    close(
+        memory.head_outputs(one, state, mask=mask),
+        torch.stack([memory.head_outputs(one, state, mask=mask[0, h])[:, h] for h in range(H)], 1),
+    )
 
 
 @check
@@ -580,6 +586,189 @@ def test_a_hook_on_a_tap_replaces_what_passes(kit):
     seen = watch(mha, *shapes)
     mha(x)
     assert {tap: tuple(value.shape) for tap, value in seen.items()} == shapes
+
+
+# scores and pattern
+
+
+def looked_at(module, *taps):
+    """Return what passes the taps, and what takes the hooks away again."""
+    seen, handles = {}, []
+    for tap in taps:
+        hook = functools.partial(lambda name, _, __, out: seen.__setitem__(name, out), tap)
+        handles.append(getattr(module, tap).register_forward_hook(hook))
+    return seen, lambda: [handle.remove() for handle in handles]
+
+
+def kinds_of_calls(kit):
+    """Yield a module, and the arguments of a call, for each way to attend."""
+    x, memory = normal(B, N, D), normal(B, M, 11, seed=2)
+    some = (normal(B, N, N, seed=4) > -0.5) | torch.eye(N, dtype=torch.bool)
+    empty = some.clone()
+    empty[0, 2] = False
+    for n_kv_heads in (2, H):
+        for position in positions().values():
+            mha = kit.mha(position=position, n_kv_heads=n_kv_heads)
+            yield mha, (x,), {}
+            _, state = mha(x[:, :-1])
+            yield mha, (x[:, -1:], state), {}
+        yield kit.mha(causal=False, n_kv_heads=n_kv_heads), (x,), {"mask": empty}
+        yield kit.mha(n_kv_heads=n_kv_heads, window=3, scale=0.7), (x,), {"mask": some}
+        yield kit.mha(n_kv_heads=n_kv_heads, qk_norm=RMSNorm, d_value=DK), (x,), {}
+        mha = kit.mha(n_kv_heads=n_kv_heads, position=RotaryPositions(DK))
+        door = importlib.import_module(kit.attention.__package__)
+        for cache in (door.StaticCache(9), door.SlidingCache(4)):
+            with torch.no_grad():
+                _, state = mha(x[:, :5], mha.empty_state(B, cache=cache))
+            yield mha, (x[:, 5:], state), {}
+        mha = kit.mha(d_memory=11, n_kv_heads=n_kv_heads)
+        yield mha, (x, mha.remember(memory, mask=padding_mask([3, M]))), {}
+        yield mha, (x[:, :1], mha.remember(memory)), {}
+
+
+@check
+def test_a_pattern_can_be_read_wherever_attention_is_exact(kit):
+    for mha, (x, *state), options in kinds_of_calls(kit):
+        static = bool(state) and hasattr(state[0], "room")
+        results = []
+        for looks in (False, True):
+            leaf = x.clone().requires_grad_(not static)
+            seen, forget = looked_at(mha, "v", "z", *("scores", "pattern") * looks)
+            with torch.set_grad_enabled(not static):
+                y, after = mha(leaf, *state, **options)
+            forget()
+            slopes = () if static else torch.autograd.grad(y.square().sum(), leaf)
+            results.append((y, seen["z"], *slopes))
+        close(results[1], results[0], atol=1e-11)
+        scores, pattern = seen["scores"], seen["pattern"]
+        m = after.length if mha.is_cross else scores.shape[-1]
+        assert scores.shape == pattern.shape == (B, H, x.shape[1], m)
+        assert m >= after.length  # a sliding cache drops keys behind the call
+        shown = torch.softmax(scores, -1).nan_to_num(0.0)  # a row of −∞ alone becomes zeros
+        close(pattern, shown)
+        with torch.no_grad():
+            close(pattern, mha.weights(x, *state, **options))
+        held = after.v if m == after.length else torch.cat([state[0].v, seen["v"]], 2)
+        close(pattern @ held.repeat_interleave(H // mha.n_kv_heads, 1), seen["z"])
+
+
+@check
+def test_a_patched_pattern_mixes_the_values(kit):
+    for mha, (x, *state), options in kinds_of_calls(kit):
+        with torch.no_grad():
+            before, pattern = mha(x, *state, **options)[0], mha.weights(x, *state, **options)
+            patch = torch.rand(pattern.shape, generator=torch.Generator().manual_seed(3)).double()
+            hook = mha.pattern.register_forward_hook(lambda _, __, p, new=patch: new)
+            seen, forget = looked_at(mha, "v", "z")
+            y, after = mha(x, *state, **options)
+            forget()
+            m = patch.shape[-1]
+            held = after.v if m == after.length else torch.cat([state[0].v, seen["v"]], 2)
+            close(seen["z"], patch @ held.repeat_interleave(H // mha.n_kv_heads, 1))
+            close(y, mha.out_proj(kit.attention.merge_heads(seen["z"])))
+            close(mha.weights(x, *state, **options), patch, atol=0)
+            hook.remove()
+            close(mha(x, *state, **options)[0], before, atol=0)
+            assert (y - before).abs().max() > 1e-2
+
+
+@check
+def test_patched_scores_give_their_softmax(kit):
+    for mha, (x, *state), options in kinds_of_calls(kit):
+        with torch.no_grad():
+            before = mha.weights(x, *state, **options)
+            hook = mha.scores.register_forward_hook(lambda _, __, s: 3 * s)
+            seen, forget = looked_at(mha, "v", "z")
+            _, after = mha(x, *state, **options)
+            forget()
+            hook.remove()
+            cubed = before**3
+            cubed = (cubed / cubed.sum(-1, keepdim=True)).nan_to_num(0.0)
+            held = after.v
+            if held.shape[2] != cubed.shape[-1]:
+                held = torch.cat([state[0].v, seen["v"]], 2)
+            close(seen["z"], cubed @ held.repeat_interleave(H // mha.n_kv_heads, 1))
+
+
+@check
+def test_a_row_without_keys_has_no_pattern_and_no_gradient(kit):
+    mask = torch.ones(B, N, N, dtype=torch.bool)
+    mask[0, 2] = False
+    for n_kv_heads in (2, H):
+        mha, x = kit.mha(causal=False, n_kv_heads=n_kv_heads), normal(B, N, D).requires_grad_()
+        seen, _ = looked_at(mha, "scores", "pattern", "q", "z")
+        mha(x, mask=mask)
+        assert (seen["scores"][0, :, 2] == -math.inf).all()
+        assert (seen["pattern"][0, :, 2] == 0).all() and (seen["z"][0, :, 2] == 0).all()
+        (slope,) = torch.autograd.grad(seen["z"].square().sum(), seen["q"])
+        assert (slope[0, :, 2] == 0).all() and slope.isfinite().all() and slope.abs().max() > 0
+
+
+@check
+def test_the_pattern_is_shown_before_dropout(kit):
+    for n_kv_heads in (2, H):
+        mha, x = kit.mha(dropout=0.5, n_kv_heads=n_kv_heads).train(), normal(B, N, D)
+        seen, _ = looked_at(mha, "pattern", "z", "v")
+        mha(x)
+        close(seen["pattern"].sum(-1), torch.ones(B, H, N).double())
+        whole = seen["pattern"] @ seen["v"].repeat_interleave(H // n_kv_heads, 1)
+        assert (seen["z"] - whole).abs().max() > 1e-2
+
+
+class Shapes(TorchDispatchMode):
+    """Notes the shape of every tensor that any operation returns, and the bytes behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.met = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **kwargs or {})
+        for each in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(each, torch.Tensor):
+                held = each.untyped_storage().nbytes()  # a view holds no more than what it views
+                shape = tuple(each.shape)
+                self.met[shape] = max(held, self.met.get(shape, 0))
+        return out
+
+
+def shapes_in(run):
+    """Return the shapes of all tensors that a call makes, those of its backward pass too."""
+    with Shapes() as shapes:
+        run().sum().backward()
+    return shapes.met
+
+
+@check
+def test_scores_are_formed_only_while_somebody_looks(kit):
+    n, x = 31, normal(B, 31, D).float()
+    for n_kv_heads in (1, 2, H):
+        for position in (None, RotaryPositions(DK)):
+            mha = kit.mha(n_kv_heads=n_kv_heads, position=position, d_value=DK).float()
+
+            def squares(mha=mha):
+                return [s for s in shapes_in(lambda: mha(x)[0]) if s[-2:] == (n, n)]
+
+            assert not squares()
+            for tap in ("scores", "pattern"):
+                hook = getattr(mha, tap).register_forward_hook(lambda *_: None)
+                assert squares()
+                hook.remove()
+            assert not squares()
+
+
+@check
+def test_keys_are_not_written_out_for_the_heads_that_share_them(kit):
+    x = normal(B, 31, D).float()
+    for n in (1, 5):
+        mha = kit.mha(n_kv_heads=2, d_value=DK).float()
+        with torch.no_grad():
+            _, state = mha(x)
+            with Shapes() as shapes:
+                mha(normal(B, n, D).float(), state)
+        own = B * 2 * (31 + n) * DK * 4  # bytes of all keys
+        of_keys = [s for s in shapes.met if s[-1:] == (DK,) and 31 + n in s]
+        assert max(shapes.met[s] for s in of_keys) == own
 
 
 @check
@@ -769,6 +958,32 @@ def test_without_rotation_it_is_multi_head_attention_with_a_low_rank_projection(
         mla.absorbed = absorbed
         close(mla(x)[0], mha(x)[0])
         close(mla.weights(x), mha.weights(x))
+
+
+@latent_check
+def test_patterns_among_latents_can_be_read_and_patched(kit):
+    x = normal(B, N, D)
+    for absorbed in (True, False):
+        mla = kit.mla(absorbed=absorbed)
+        before, state = mla(x)
+        values = mla.v_up(state.latent).unflatten(-1, (H, DV)).transpose(1, 2)  # (B, H, N, DV)
+        seen, forget = looked_at(mla, "scores", "pattern", "z")
+        close(mla(x)[0], before)
+        close(seen["pattern"], torch.softmax(seen["scores"], -1))
+        close(seen["pattern"], mla.weights(x))
+        assert (seen["pattern"].triu(1) == 0).all()
+        forget()
+        pattern, (seen, forget) = seen["pattern"], looked_at(mla, "z")
+        hook = mla.pattern.register_forward_hook(lambda _, __, p: p.flip(1))
+        mla(x)
+        close(seen["z"], pattern.flip(1) @ values)
+        hook.remove()
+        hook = mla.scores.register_forward_hook(lambda _, __, s: 0 * s.flip(-1).nan_to_num(0, 0, 0))
+        mla(x)
+        close(seen["z"], values.mean(2, keepdim=True).expand(B, H, N, DV))
+        hook.remove()
+        forget()
+        close(mla(x)[0], before, atol=0)
 
 
 @latent_check

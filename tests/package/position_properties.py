@@ -5,8 +5,11 @@ raises AssertionError when the property does not hold. No check compares with an
 is done in test_positions.py. Sizes are distinct primes where a size may be odd.
 """
 
+import copy
 import functools
+import itertools
 import math
+import pickle
 
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
@@ -481,6 +484,111 @@ def test_yarn_keeps_fast_pairs_and_divides_slow_ones(p, factor, length):
 
 
 @check
+@for_all(factor=st.floats(1.0, 64.0), length=st.integers(200, 8000))
+def test_llama_3_keeps_fast_pairs_and_blends_by_the_number_of_turns(p, factor, length):
+    llama = p.Llama3Scaling(factor, length, beta_fast=5.0, beta_slow=0.5)
+    plain, scaled = p.rotary_frequencies(64), p.rotary_frequencies(64, scaling=llama)
+    turns = length * plain / (2 * math.pi)
+    fast, slow = turns >= 5.0, turns <= 0.5
+    close(scaled[fast], plain[fast])
+    close(scaled[slow] * factor, plain[slow])
+    between = ~(fast | slow)
+    share = (plain - scaled)[between] / (plain - plain / factor)[between]
+    if factor > 1.001:
+        close(share, (5.0 - turns[between]) / 4.5, atol=1e-6)
+    assert llama.amplitude == 1.0
+
+
+@check
+def test_a_share_of_a_head_turns_and_the_rest_stays(p):
+    places = 5 * arange(7)
+    for layout, size in itertools.product(LAYOUTS, (12, 11)):
+        x = normal(2, 3, 7, size)
+        rotary = p.RotaryPositions(size, rotated=6, base=100.0, layout=layout)
+        turned = rotary.rotate(x, places)
+        close(turned[..., 6:], x[..., 6:], atol=0)
+        close(turned[..., :6], p.apply_rotary(x[..., :6], places, base=100.0, layout=layout))
+        alone = rotary.turn(x, *rotary.table(places, x.dtype))
+        close(alone, turned, atol=0)
+
+
+# tables that are kept
+
+
+@check
+def test_a_kept_table_gives_what_is_computed_anew(p):
+    kinds = (
+        [3],
+        [0, 1, 2],
+        [130, 7, 7, 64, 63],  # any order, beyond what is kept so far
+        [-1, 0, 5],
+        [-7, -100],
+        [2**16 - 1, 2**16],
+        [10**9, 3],
+        [[0, 1, 2], [40, 9, 200]],
+    )
+    for layout in LAYOUTS:
+        rotary = p.RotaryPositions(6, layout=layout)
+        for dtype in (torch.float32, DOUBLE, torch.float32):
+            for kind in kinds:
+                places = torch.tensor(kind)
+                x = normal(2, 3, places.shape[-1], 6).to(dtype)
+                wanted = p.apply_rotary(x.double(), places, layout=layout)
+                for whole in (torch.int64, torch.int32):
+                    got = rotary.rotate(x, places.to(whole))
+                    assert got.dtype == dtype
+                    close(got.double(), wanted, atol=1e-12 if dtype == DOUBLE else 1e-6)
+            for span in (range(7), range(60, 67), range(500, 507), range(-3, 4)):
+                x = normal(3, 7, 6).to(dtype)
+                wanted = p.apply_rotary(x.double(), torch.tensor(span), layout=layout)
+                got = rotary.rotate(x, span)
+                close(got.double(), wanted, atol=1e-12 if dtype == DOUBLE else 1e-6)
+        assert rotary.rotate(normal(2, 0, 6), range(5, 5)).shape == (2, 0, 6)
+        close(rotary.rotate(x, arange(7) + 0.5), p.apply_rotary(x, arange(7) + 0.5, layout=layout))
+
+
+@check
+def test_a_kept_table_never_grows_stale(p):
+    x, places = normal(3, 6), arange(3)
+    for layout in LAYOUTS:
+        rotary, other = p.RotaryPositions(6, layout=layout), p.rotary_frequencies(6, base=50.0)
+        rotary.rotate(x, places)
+        rotary.frequencies = other
+        close(rotary.rotate(x, places), p.apply_rotary(x, places, base=50.0, layout=layout))
+        rotary.frequencies *= 0
+        close(rotary.rotate(x, places), x)
+        rotary.amplitude = 3.0
+        close(rotary.rotate(x, places), 3 * x)
+    turned = p.RotaryPositions(6, layout="half")
+    turned.rotate(x, places)
+    turned.layout = "interleaved"
+    close(turned.rotate(x, places), p.apply_rotary(x, places))
+
+
+@check
+def test_a_table_made_in_inference_serves_training(p):
+    for layout in LAYOUTS:
+        rotary, x = p.RotaryPositions(6, layout=layout), normal(3, 6)
+        with torch.inference_mode():
+            rotary.rotate(x, range(3))
+        x.requires_grad_()
+        for places in (range(3), arange(3)):
+            (slope,) = torch.autograd.grad(rotary.rotate(x, places).square().sum(), x)
+            close(slope, 2 * x.detach())  # a rotation keeps lengths
+
+
+@check
+def test_copies_and_files_carry_no_table(p):
+    rotary, x = p.RotaryPositions(6), normal(3, 6)
+    before = len(pickle.dumps(rotary.__getstate__()))
+    rotary.rotate(x, range(2000, 2003))
+    copied = copy.deepcopy(rotary)
+    assert not copied._kept and not rotary.state_dict()
+    assert len(pickle.dumps(rotary.__getstate__())) == before
+    close(copied.rotate(x, arange(3)), rotary.rotate(x, arange(3)), atol=0)
+
+
+@check
 def test_the_amplitude_multiplies_scores_by_its_square(p):
     yarn = p.YarnScaling(8.0, 256)
     rotary, x = p.RotaryPositions(6, scaling=yarn), normal(1, 6)
@@ -491,7 +599,8 @@ def test_the_amplitude_multiplies_scores_by_its_square(p):
 
 @check
 def test_a_factor_of_one_changes_no_frequency(p):
-    for scaling in (p.LinearScaling(1.0), p.NTKScaling(1.0), p.YarnScaling(1.0, 99)):
+    scalings = (p.LinearScaling, p.NTKScaling, p.YarnScaling, p.Llama3Scaling)
+    for scaling in (kind(1.0, *[99] * (i > 1)) for i, kind in enumerate(scalings)):
         close(p.rotary_frequencies(10, scaling=scaling), p.rotary_frequencies(10))
         assert scaling.amplitude == 1.0
 

@@ -1,5 +1,6 @@
 """Every attention variant of the registry against every property, had or lacked."""
 
+import functools
 import shutil
 import sysconfig
 from pathlib import Path
@@ -20,7 +21,16 @@ from attention_properties import (
 from torch.nn import functional
 
 from benchmarks.measure import peak_memory
-from tfbook.attention import PROPERTIES, VARIANTS, Variant, attend, merge_partials, register
+from tfbook.attention import (
+    PROPERTIES,
+    VARIANTS,
+    Variant,
+    attend,
+    masked_softmax,
+    merge_partials,
+    register,
+    scores_of,
+)
 
 CLAIMED = [
     pytest.param(
@@ -138,6 +148,29 @@ COUNTEREXAMPLES = {
 @pytest.mark.parametrize(("name", "slug"), LACKED)
 def test_variant_lacks(name, slug):
     COUNTEREXAMPLES[slug](Bound(VARIANTS[name].fn, VARIANTS[name]))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_function_is_the_softmax_of_the_scores_it_forms(name):
+    case, variant = Case(m=5), VARIANTS[name]
+    q, k, v = case.qkv()
+    chosen = functools.partial(variant.fn, **variant.options, **Bound(None, variant).weights(q, k))
+    form, mask = scores_of(chosen), case.mask()
+    mask[2] = False
+    for options in (
+        {},
+        {"mask": mask},
+        {"causal": True, "bias": case.normal(5, 5)},
+        {"mask": mask, "scale": 0.3},
+    ):
+        scores = form(q, k, **options)
+        assert scores.shape == (2, 5, 5)
+        close(masked_softmax(scores) @ v, chosen(q, k, v, **options))
+
+
+def test_a_function_that_says_nothing_of_its_scores_has_none():
+    assert scores_of(lambda q, k, v: v) is None
+    assert scores_of(functools.partial(max, 3)) is None
 
 
 @pytest.mark.parametrize("name", VARIANTS)

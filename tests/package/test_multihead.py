@@ -25,6 +25,7 @@ from multihead_properties import (
     in_pieces,
     normal,
     randomised,
+    watch,
 )
 from torch import nn
 from torch.nn import functional
@@ -42,6 +43,7 @@ from tfbook.attention import (
     kept_groups,
     merge_heads,
     padding_mask,
+    register,
     split_heads,
 )
 from tfbook.models import RMSNorm
@@ -288,6 +290,42 @@ def test_every_attention_function_fits(variant):
             close(mha(x)[0], KIT.mha(n_kv_heads=n_kv_heads)(x)[0])
 
 
+def test_a_function_registered_without_weights_refuses_to_show_them(monkeypatch):
+    def attend_mean(q, k, v, **_):
+        return v.mean(-2, keepdim=True).expand(*v.shape[:-2], q.shape[-2], v.shape[-1])
+
+    monkeypatch.delitem(VARIANTS, "mean", raising=False)
+    x, lacks = normal(B, N, D), {"weights": "all keys count alike"}
+    register("mean", attend_mean, lacks=lacks)
+    try:
+        mha = KIT.mha(attend=functools.partial(attend_mean))
+        mha(x)
+        message = r"attend 'mean' forms no weights \(all keys count alike\)"
+        with pytest.raises(ValueError, match=message):
+            mha.weights(x)
+        for tap in ("pattern", "scores"):
+            hook = getattr(mha, tap).register_forward_hook(lambda *_: None)
+            with pytest.raises(ValueError, match=message if tap == "pattern" else "`scores`"):
+                mha(x)
+            hook.remove()
+        mha = KIT.mha(attend=attend_mean, dropout=0.5).train()
+        with pytest.raises(ValueError, match=message):
+            mha(x)
+        mha.eval()(x)
+    finally:
+        del VARIANTS["mean"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=lambda v: v.name)
+def test_every_function_shows_scores_and_pattern(variant):
+    x = normal(B, N, D)
+    for n_kv_heads in (2, H):
+        mha = KIT.mha(attend=bound(variant), n_kv_heads=n_kv_heads)
+        wanted, seen = mha(x)[0], watch(mha, "scores", "pattern")
+        close(mha(x)[0], wanted)
+        close(seen["pattern"], torch.softmax(seen["scores"], -1))
+
+
 def test_an_attention_function_may_be_a_module_with_weights():
     class Bilinear(nn.Module):
         def __init__(self):
@@ -301,6 +339,10 @@ def test_an_attention_function_may_be_a_module_with_weights():
     assert "attend.weight" in mha.state_dict()
     mha(normal(B, N, D))[0].sum().backward()
     assert mha.attend.weight.grad.abs().max() > 0
+    seen = {}
+    mha.pattern.register_forward_hook(lambda _, __, p: seen.update(pattern=p))
+    mha(normal(B, N, D))  # it has no `scores`, but returns its weights when asked
+    close(seen["pattern"], mha.weights(normal(B, N, D)))
 
 
 def test_weights_of_an_exact_function_are_the_references():
@@ -333,6 +375,32 @@ def test_it_compiles_without_a_graph_break(plain):
         y, state = compiled(x[:, :5], mask=mask[..., :5])
         rest, _ = compiled(x[:, 5:], state, mask=mask[..., 5:])
     close(torch.cat([y, rest], 1), wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.untyped
+def test_a_compiled_module_shows_its_pattern(plain):
+    mha, x, seen = plain.mha(n_kv_heads=2), normal(B, N, D), {}
+    wanted, weights = mha(x)[0], mha.weights(x)
+    mha.pattern.register_forward_hook(lambda _, __, p: seen.update(pattern=p))
+    torch.compiler.reset()  # a compiled module knows the hooks of the time when it was compiled
+    with torch_may_warn(), torch.no_grad():
+        close(torch.compile(mha, backend="aot_eager")(x)[0], wanted)
+    close(seen["pattern"], weights)
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_pattern_of_half_precision_is_formed_in_float32(dtype):
+    mha, x, seen = KIT.mha(n_kv_heads=2, position=RotaryPositions(DK)), normal(B, N, D), {}
+    wanted, weights = mha(x)[0], mha.weights(x)
+    mha.pattern.register_forward_hook(lambda _, __, p: seen.update(pattern=p))
+    y, _ = mha.to(dtype)(x.to(dtype))
+    assert y.dtype == mha.weights(x.to(dtype)).dtype == dtype
+    assert seen["pattern"].dtype == torch.float32
+    close(y.double(), wanted, atol=6e-2)
+    close(seen["pattern"].double(), weights, atol=3e-2)
+    close(seen["pattern"].sum(-1), torch.ones(B, H, N), atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -441,6 +509,11 @@ def test_building_refuses(plain, name):
     choices = {"n_heads": H, "d_head": None if "n_heads" in choices else DK} | choices
     with pytest.raises(error, match=message):
         plain.attention.MultiHeadAttention(D, **choices)
+
+
+def hooked(module, tap):
+    getattr(module, tap).register_forward_hook(lambda *_: None)
+    return module
 
 
 def cross(kit, **choices):
@@ -576,6 +649,16 @@ CALLS = {
         lambda kit, x: kit.mha(attend=lambda q, k, v, **_: v).weights(x),
         ValueError,
         "did not return its weights",
+    ),
+    "scores that nobody has": (
+        lambda kit, x: hooked(kit.mha(attend=lambda q, k, v, **_: v), "scores")(x),
+        ValueError,
+        "attend <lambda> does not say how its scores are formed, so the tap `scores` has nothing",
+    ),
+    "a pattern that nobody has": (
+        lambda kit, x: hooked(kit.mha(attend=lambda q, k, v, **_: v), "pattern")(x),
+        ValueError,
+        "attend <lambda> did not return its weights, asked with return_weights=True",
     ),
     "splitting unevenly": (
         lambda kit, x: kit.attention.split_heads(x, 4),

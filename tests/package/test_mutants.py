@@ -1,19 +1,19 @@
 """The property suite proved: planted bugs, each caught by a property other than parity."""
 
-
 import fresh
 import pytest
 from attention_properties import CHECKS, Bound
 from fresh import Mutant
 from torch.autograd.gradcheck import GradcheckError
 
-RESTRICT = (
-    "    scores = restrict(scores, mask=mask, bias=bias, causal=causal)  # −∞ where not allowed\n"
+SCORE = (
+    "    scores = masked_scores(q, k, mask=mask, bias=bias, causal=causal, scale=scale)"
+    "  # (..., n, m)\n"
 )
 SOFTMAX = (
     "    weights = masked_softmax(scores)  # (..., n, m), each row sums to 1 or is all zeros\n"
 )
-MIX = "    output = (weights @ at_least_float32(v)).to(v.dtype)  # (..., n, d_v)\n"
+MIX = "    output = mix(weights, v)  # (..., n, d_v)\n"
 MUTANTS = [
     Mutant(
         "mask inverted",
@@ -32,8 +32,9 @@ MUTANTS = [
     Mutant(
         "mask applied after the softmax",
         "tfbook.attention.exact",
-        RESTRICT + SOFTMAX,
-        "    weights = torch.softmax(scores, -1) * (restrict(scores, mask=mask) > -torch.inf)\n",
+        SCORE + SOFTMAX,
+        SCORE.replace("mask=mask, ", "")
+        + "    weights = torch.softmax(scores, -1) * (restrict(scores, mask=mask) > -torch.inf)\n",
         "test_weights_are_not_negative_and_sum_to_one",
     ),
     Mutant(
@@ -110,7 +111,7 @@ MUTANTS = [
         "values in another order than the keys",
         "tfbook.attention.exact",
         SOFTMAX + MIX,
-        SOFTMAX + MIX.replace("(v))", "(v).flip(-2))"),
+        SOFTMAX + MIX.replace(" v)", " v.flip(-2))"),
         "test_a_large_bias_picks_its_key",
     ),
     Mutant(
@@ -126,6 +127,29 @@ MUTANTS = [
         "return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x",
         "return x",
         "test_half_precision_stays_finite_at_large_scores",
+    ),
+    Mutant(
+        "queries that share keys put together in the order 0 1 0 1",
+        "tfbook.attention.exact",
+        "q, mask = q.flatten(-4, -3), _join(mask, batch[-2:])",
+        "q, mask = q.transpose(-4, -3).flatten(-4, -3), _join(mask, batch[-2:])",
+        "test_queries_that_share_keys_equal_keys_written_out",
+        "sdpa",
+    ),
+    Mutant(
+        "the mask of one query for all that share its keys",
+        "tfbook.attention.exact",
+        "mask = mask.squeeze(-2) if mask is not None and mask.ndim > 2 else mask",
+        "mask = mask[..., :1, 0, :] if mask is not None and mask.ndim > 2 else mask",
+        "test_queries_that_share_keys_equal_keys_written_out",
+        "sdpa",
+    ),
+    Mutant(
+        "rows that share keys come back in another order",
+        "tfbook.attention.scores",
+        ".unflatten(-2, a.shape[-3:-1])",
+        ".unflatten(-2, a.shape[-3:-1][::-1]).transpose(-3, -2)",
+        "test_queries_that_share_keys_equal_keys_written_out",
     ),
     Mutant(
         "running output not brought to the new maximum",

@@ -1,6 +1,5 @@
 """The position properties proved: planted bugs, each caught without another implementation."""
 
-
 import fresh
 import pytest
 from fresh import Mutant
@@ -26,14 +25,14 @@ MUTANTS = [
     ),
     Mutant(
         "exponent without its 2",
-        "tfbook.positions.rotary",
+        "tfbook.positions.frequencies",
         "torch.arange(0, d_head, 2, dtype=torch.float64",
         "torch.arange(0, d_head // 2, dtype=torch.float64",
         "test_a_pair_turns_by_its_angle",
     ),
     Mutant(
         "frequencies that grow",
-        "tfbook.positions.rotary",
+        "tfbook.positions.frequencies",
         "return float(base) ** -exponent",
         "return float(base) ** (exponent - 1)",
         "test_wavelengths_come_in_pairs_from_short_to_long",
@@ -174,28 +173,28 @@ MUTANTS = [
     ),
     Mutant(
         "frequencies multiplied instead of divided",
-        "tfbook.positions.rotary",
+        "tfbook.positions.frequencies",
         "return rotary_frequencies(d_head, base=base) / self.factor",
         "return rotary_frequencies(d_head, base=base) * self.factor",
         "test_linear_scaling_puts_the_context_into_the_old_one",
     ),
     Mutant(
         "NTK with the exponent 1",
-        "tfbook.positions.rotary",
+        "tfbook.positions.frequencies",
         "self.factor ** (d_head / (d_head - 2))",
         "self.factor",
         "test_ntk_scaling_keeps_the_fastest_pair_and_slows_the_last_by_the_factor",
     ),
     Mutant(
         "YaRN with the ramp turned around",
-        "tfbook.positions.rotary",
+        "tfbook.positions.frequencies",
         "plain * (1 - divided) + plain / self.factor * divided",
         "plain * divided + plain / self.factor * (1 - divided)",
         "test_yarn_keeps_fast_pairs_and_divides_slow_ones",
     ),
     Mutant(
         "YaRN without 2 pi",
-        "tfbook.positions.rotary",
+        "tfbook.positions.frequencies",
         "math.log(wavelength / (2 * math.pi))",
         "math.log(wavelength)",
         "test_yarn_keeps_fast_pairs_and_divides_slow_ones",
@@ -206,6 +205,86 @@ MUTANTS = [
         "scaling.amplitude if scaling else 1.0, layout)",
         "1.0, layout)",
         "test_the_amplitude_multiplies_scores_by_its_square",
+    ),
+    Mutant(
+        "LLaMA 3's ramp turned around",
+        "tfbook.positions.frequencies",
+        "plain * kept + plain / self.factor * (1 - kept)",
+        "plain * (1 - kept) + plain / self.factor * kept",
+        "test_llama_3_keeps_fast_pairs_and_blends_by_the_number_of_turns",
+    ),
+    Mutant(
+        "LLaMA 3 blends by the number of the pair",
+        "tfbook.positions.frequencies",
+        "kept = ((turns - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)",
+        "kept = (turns.log() / math.log(self.beta_fast / self.beta_slow)).clamp(0, 1)",
+        "test_llama_3_keeps_fast_pairs_and_blends_by_the_number_of_turns",
+    ),
+    Mutant(
+        "the last numbers of a head rotated instead of the first",
+        "tfbook.positions.rotary",
+        "x, rest = x[..., : self.rotated], x[..., self.rotated :]\n"
+        "        return torch.cat((_turn(x, table), rest), dim=-1)",
+        "rest, x = x[..., : -self.rotated], x[..., -self.rotated :]\n"
+        "        return torch.cat((rest, _turn(x, table)), dim=-1)",
+        "test_a_share_of_a_head_turns_and_the_rest_stays",
+    ),
+    Mutant(
+        "frequencies of the whole head for a share of it",
+        "tfbook.positions.rotary",
+        "rotary_frequencies(self.rotated, base=base, scaling=scaling)",
+        "rotary_frequencies(d_head, base=base, scaling=scaling)[: self.rotated // 2]",
+        "test_a_share_of_a_head_turns_and_the_rest_stays",
+    ),
+    Mutant(
+        "a table of another base, once made, is kept",
+        "tfbook.positions.rotary",
+        "if old is not source or old_how != how or len(table[0]) < stop:",
+        "if not table or len(table[0]) < stop:",
+        "test_a_kept_table_never_grows_stale",
+    ),
+    Mutant(
+        "a kept table forgets that its frequencies were written to",
+        "tfbook.positions.rotary",
+        "old_how != how or",
+        "old_how[1:] != how[1:] or",
+        "test_a_kept_table_never_grows_stale",
+    ),
+    Mutant(
+        "one table for all precisions",
+        "tfbook.positions.rotary",
+        "self._kept[dtype, device] = source, how, table",
+        "both = [(kind, device) for kind in (torch.float32, torch.float64)]\n"
+        "                self._kept = dict.fromkeys(both, (source, how, table))",
+        "test_a_kept_table_gives_what_is_computed_anew",
+    ),
+    Mutant(
+        "a range read off the kept table from its beginning",
+        "tfbook.positions.rotary",
+        "tuple(x[first:stop] for x in self._rows(stop, exact, device))",
+        "tuple(x[: stop - first] for x in self._rows(stop, exact, device))",
+        "test_a_kept_table_gives_what_is_computed_anew",
+    ),
+    Mutant(
+        "negative positions counted from the end of the table",
+        "tfbook.positions.rotary",
+        "if not 0 <= first <= stop <= MOST_KEPT",
+        "if not first <= stop <= MOST_KEPT",
+        "test_a_kept_table_gives_what_is_computed_anew",
+    ),
+    Mutant(
+        "a table made where no gradients are recorded cannot be trained with",
+        "tfbook.positions.rotary",
+        "with torch.inference_mode(False), torch.no_grad():",
+        "with torch.no_grad():",
+        "test_a_table_made_in_inference_serves_training",
+    ),
+    Mutant(
+        "copies share their table",
+        "tfbook.positions.rotary",
+        'return self.__dict__ | {"_kept": {}}',
+        "return self.__dict__",
+        "test_copies_and_files_carry_no_table",
     ),
     Mutant(
         "query minus key",

@@ -258,6 +258,26 @@ SCALED = {
         positions.YarnScaling(4.0, 512),
         {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
     ),
+    "llama3": (
+        positions.Llama3Scaling(8.0, 512),
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "original_max_position_embeddings": 512,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+        },
+    ),
+    "llama3, other bounds": (
+        positions.Llama3Scaling(32.0, 8192, beta_fast=9.0, beta_slow=0.5),
+        {
+            "rope_type": "llama3",
+            "factor": 32.0,
+            "original_max_position_embeddings": 8192,
+            "low_freq_factor": 0.5,
+            "high_freq_factor": 9.0,
+        },
+    ),
     "yarn, other bounds": (
         positions.YarnScaling(16.0, 2048, beta_fast=20.0, beta_slow=2.0),
         {
@@ -292,6 +312,26 @@ def test_rotating_in_halves_equals_that_of_transformers():
     ours = positions.RotaryPositions(64, layout="half")
     for x, theirs in zip((q, k), wanted, strict=True):
         close(ours.rotate(x, places), theirs, atol=5e-5)
+
+
+def test_rotating_a_share_equals_that_of_gpt_neox():
+    modeling = pytest.importorskip("transformers.models.gpt_neox.modeling_gpt_neox")
+    from transformers import GPTNeoXConfig
+
+    config = GPTNeoXConfig(
+        hidden_size=64, num_attention_heads=2, max_position_embeddings=64,
+        rope_parameters={
+            "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.25
+        },
+    )  # fmt: skip
+    q, k = normal(2, 2, 7, 32, dtype=torch.float32), normal(2, 2, 7, 32, dtype=torch.float32)
+    places = torch.stack((torch.arange(7), torch.arange(30, 37)))
+    cos, sin = modeling.GPTNeoXRotaryEmbedding(config)(q, places)
+    wanted = modeling.apply_rotary_pos_emb(q, k, cos, sin)
+    ours = positions.RotaryPositions(32, rotated=8, base=500.0, layout="half")
+    for x, theirs in zip((q, k), wanted, strict=True):
+        close(ours.rotate(x, places), theirs, atol=5e-5)
+    assert "d_head=32, rotated=8, base=500" in repr(ours)
 
 
 def test_rotating_neighbours_equals_that_of_gpt_j():
@@ -455,6 +495,31 @@ BAD = {
         "positions must be from 0 to 5, got 2 to 6",
     ),
     "an odd head": (lambda: positions.RotaryPositions(5), ValueError, "d_head must be even"),
+    "an odd share of a head": (
+        lambda: positions.RotaryPositions(8, rotated=3),
+        ValueError,
+        "rotated must be even",
+    ),
+    "a share larger than the head": (
+        lambda: positions.RotaryPositions(8, rotated=10),
+        ValueError,
+        "rotated must not exceed d_head = 8, got 10",
+    ),
+    "a range of another length": (
+        lambda: ROTARY.rotate(Q, range(4)),
+        ValueError,
+        r"positions must be a range of 5 in steps of 1, got range\(0, 4\)",
+    ),
+    "a range in larger steps": (
+        lambda: ROTARY.rotate(Q, range(0, 10, 2)),
+        ValueError,
+        "positions must be a range of 5 in steps of 1",
+    ),
+    "bounds of LLaMA 3 that are one": (
+        lambda: positions.Llama3Scaling(2.0, 64, beta_fast=1.0),
+        ValueError,
+        "beta_fast must be above beta_slow, got 1.0 for both",
+    ),
     "an unknown layout": (
         lambda: positions.RotaryPositions(4, layout="gptj"),
         ValueError,
@@ -463,7 +528,7 @@ BAD = {
     "a scaling by name": (
         lambda: positions.RotaryPositions(4, scaling="yarn"),
         TypeError,
-        "scaling must be LinearScaling, NTKScaling, YarnScaling .* got str",
+        "scaling must be LinearScaling, NTKScaling, YarnScaling, Llama3Scaling .* got str",
     ),
     "a head of another size": (
         lambda: ROTARY.rotate(X, P),

@@ -19,6 +19,7 @@ from tfbook.attention.caches import (
     make_empty,
 )
 from tfbook.attention.exact import attend, attend_sdpa, attend_topk, attention_with, merge_partials
+from tfbook.attention.explicit import attend_explicit, scores_of
 from tfbook.attention.head_surgery import (
     SomeHeads,
     Weights,
@@ -29,6 +30,7 @@ from tfbook.attention.head_surgery import (
     pick_rows,
     unpack_torch,
 )
+from tfbook.attention.heads import group_heads, merge_heads, split_heads
 from tfbook.attention.latent import LatentAttention, LatentState
 from tfbook.attention.lookup import hard_lookup, soft_lookup
 from tfbook.attention.masks import (
@@ -41,7 +43,7 @@ from tfbook.attention.masks import (
     to_additive,
     to_boolean,
 )
-from tfbook.attention.multihead import MultiHeadAttention, merge_heads, split_heads
+from tfbook.attention.multihead import MultiHeadAttention
 from tfbook.attention.registry import PROPERTIES, VARIANTS, Variant, register
 from tfbook.attention.scores import (
     additive_scores,
@@ -49,7 +51,10 @@ from tfbook.attention.scores import (
     bilinear_scores,
     dot_scores,
     log_sum_exp,
+    masked_scores,
     masked_softmax,
+    mix,
+    multiply_shared,
     restrict,
     scaled_dot_scores,
     softmax_jacobian,
@@ -72,8 +77,11 @@ __all__ = [
     "bilinear_scores",
     "additive_scores",
     "restrict",
+    "masked_scores",
     "masked_softmax",
     "log_sum_exp",
+    "mix",
+    "multiply_shared",
     "softmax_jacobian",
     "at_least_float32",
     "attend_rows",
@@ -90,6 +98,8 @@ __all__ = [
     "hard_lookup",
     "soft_lookup",
     "Tap",
+    "attend_explicit",
+    "scores_of",
     "KVState",
     "join_key_masks",
     "read_mask",
@@ -109,9 +119,10 @@ __all__ = [
     "pack_torch",
     "pick_rows",
     "unpack_torch",
-    "MultiHeadAttention",
+    "group_heads",
     "merge_heads",
     "split_heads",
+    "MultiHeadAttention",
     "LatentAttention",
     "LatentState",
 ]

@@ -3,6 +3,7 @@
 Explained in: chapters/02_attention.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -12,16 +13,16 @@ from torch.nn import functional
 
 from tfbook._checks import check_attention, check_count, check_float, check_shape
 from tfbook.attention.masks import causal_mask, combine_masks
-from tfbook.attention.registry import VARIANTS, register
+from tfbook.attention.registry import register
 from tfbook.attention.scores import (
     additive_scores,
-    at_least_float32,
     bilinear_scores,
     dot_scores,
     log_sum_exp,
+    masked_scores,
     masked_softmax,
+    mix,
     restrict,
-    scaled_dot_scores,
 )
 from tfbook.attention.tiled import attend_online, attend_rows
 
@@ -83,10 +84,9 @@ def attend(
     Explained in: chapters/02_attention, section "Lookup made soft".
     """
     check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
-    scores = scaled_dot_scores(q, k, scale=scale)  # (..., n, m)
-    scores = restrict(scores, mask=mask, bias=bias, causal=causal)  # −∞ where not allowed
+    scores = masked_scores(q, k, mask=mask, bias=bias, causal=causal, scale=scale)  # (..., n, m)
     weights = masked_softmax(scores)  # (..., n, m), each row sums to 1 or is all zeros
-    output = (weights @ at_least_float32(v)).to(v.dtype)  # (..., n, d_v)
+    output = mix(weights, v)  # (..., n, d_v)
     return _with_extras(output, weights, scores, return_weights, return_lse)
 
 
@@ -116,6 +116,20 @@ def attention_with(score: Score) -> Attend:
     if not callable(score):
         raise TypeError(f"score must be callable, got {type(score).__name__}")
 
+    def masked_score(
+        q: Float[Tensor, "*#B N Dq"],
+        k: Float[Tensor, "*#B M Dk"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        bias: Float[Tensor, "..."] | None = None,
+        causal: bool = False,
+        scale: float | None = None,
+        **parameters: Tensor,
+    ) -> Float[Tensor, "*B N M"]:
+        scores = score(q, k, **parameters)  # (..., n, m)
+        scores = scores if scale is None else scores * scale
+        return restrict(scores, mask=mask, bias=bias, causal=causal)
+
     def attend_with_score(
         q: Float[Tensor, "*#B N Dq"],
         k: Float[Tensor, "*#B M Dk"],
@@ -129,17 +143,16 @@ def attention_with(score: Score) -> Attend:
         return_lse: bool = False,
         **parameters: Tensor,
     ) -> Output:
-        check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale, same_depth=False)
-        scores = score(q, k, **parameters)  # (..., n, m)
-        if scale is not None:
-            scores = scores * scale
-        scores = restrict(scores, mask=mask, bias=bias, causal=causal)
-        weights = masked_softmax(scores)
-        output = (weights @ at_least_float32(v)).to(v.dtype)  # (..., n, d_v)
+        options = {"mask": mask, "bias": bias, "causal": causal, "scale": scale}
+        check_attention(q, k, v, **options, same_depth=False)
+        scores = masked_score(q, k, **options, **parameters)  # (..., n, m)
+        weights = masked_softmax(scores)  # (..., n, m)
+        output = mix(weights, v)  # (..., n, d_v)
         return _with_extras(output, weights, scores, return_weights, return_lse)
 
     name = getattr(score, "__name__", "score").removesuffix("_scores")
     attend_with_score.__name__ = attend_with_score.__qualname__ = f"attend_{name}"
+    attend_with_score.scores = masked_score
     attend_with_score.__doc__ = f"Compute :func:`attend` with the scores of ``{name}``."
     return attend_with_score
 
@@ -159,7 +172,9 @@ def attend_sdpa(
     """Compute :func:`attend` by PyTorch's ``scaled_dot_product_attention``.
 
     The same mathematics as :func:`attend`. PyTorch's own ``is_causal`` aligns to the *first* key
-    when n ≠ m; here it is used for n = m only, and a mask does the rest.
+    when n ≠ m; here it is used for n = m only, and a mask does the rest. Queries (..., G, n, d)
+    that share keys and values (..., 1, m, d), as grouped heads do, read them where they are:
+    nothing is written out G times.
 
     Args:
         q: queries (..., n, d).
@@ -179,7 +194,7 @@ def attend_sdpa(
         TypeError: for a wrong type or dtype.
         ValueError: for a wrong shape, device or scale, or for asking for weights or log-sum-exp.
 
-    Source: [dao2022flashattention]
+    Source: [dao2022flashattention], shared keys: [ainslie2023gqa]
     Explained in: chapters/02_attention, section "The same function, computed four ways".
     """
     for name, asked in (("return_weights", return_weights), ("return_lse", return_lse)):
@@ -188,36 +203,12 @@ def attend_sdpa(
                 f"attend_sdpa cannot serve {name}=True, PyTorch does not hand it out; "
                 "use tfbook.attention.attend"
             )
-    *batch, n, _ = check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
-    # Its fast path takes exactly four dimensions with no broadcasting among them.
-    fits = len(batch) == 2 and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
-    if not fits:
-        lead = (1,) * (2 - len(batch))
-        q, k, v = (x.expand(*lead, *batch, *x.shape[-2:]) for x in (q, k, v))
-    output = grouped_sdpa(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
-    output = output if fits else output.reshape(*batch, n, v.shape[-1])  # (..., n, d_v)
-    return output.to(v.dtype)
-
-
-def grouped_sdpa(
-    q: Float[Tensor, "*B H N D"],
-    k: Float[Tensor, "*B G M D"],
-    v: Float[Tensor, "*B G M E"],
-    *,
-    mask: Bool[Tensor, "..."] | None = None,
-    bias: Float[Tensor, "..."] | None = None,
-    causal: bool = False,
-    scale: float | None = None,
-) -> Float[Tensor, "*B H N E"]:
-    """Compute :func:`attend_sdpa` where heads of q share heads of k and v, which are not copied.
-
-    Query head h uses key-value head ⌊h · G / H⌋; mask and bias broadcast to (..., H, N, M). The
-    caller has checked the arguments.
-
-    Source: [ainslie2023gqa]
-    Explained in: chapters/02_attention, section "The same function, computed four ways".
-    """
-    n, m = q.shape[-2], k.shape[-2]
+    each = k, v
+    if isinstance(k, Tensor) and k.ndim > 2 and k.shape[-3] == 1:
+        each = _for_each(q, k), _for_each(q, v)
+    *batch, n, m = check_attention(q, *each, mask=mask, bias=bias, causal=causal, scale=scale)
+    if n == 1:  # the last one, which sees every key
+        causal = False
     triangle = causal and mask is None and bias is None
     if n != m:  # asked in a branch, so that torch.compile knows the answer
         triangle = False
@@ -225,10 +216,53 @@ def grouped_sdpa(
         mask = combine_masks(mask, causal_mask(n, m, device=q.device))
     if bias is not None:
         mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
-    shares = q.ndim > 2 and q.shape[-3] != k.shape[-3]
-    return functional.scaled_dot_product_attention(
+    q, k, v, mask = _in_four_dimensions(q, k, v, mask, batch)
+    shares = q.shape[-3] != k.shape[-3]
+    output = functional.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=triangle, scale=scale, enable_gqa=shares
     )
+    if output.ndim != len(batch) + 2 or output.shape[-2] != n:
+        output = output.reshape(*batch, n, v.shape[-1])
+    return output.to(v.dtype)  # (..., n, d_v)
+
+
+def _for_each(q, x):
+    """Return keys or values as a view with one for each query matrix that shares them."""
+    if not (isinstance(q, Tensor) and isinstance(x, Tensor) and min(q.ndim, x.ndim) > 2):
+        return x
+    shared = x.shape[-3] == 1 < q.shape[-3] and x.shape[:-3] == q.shape[:-3]
+    return x.expand(*q.shape[:-2], *x.shape[-2:]) if shared else x
+
+
+def _in_four_dimensions(q, k, v, mask, batch):
+    """Return q, k, v and mask as PyTorch's fast path takes them: (B, H, n, d), not broadcasting.
+
+    Where the G matrices of the last leading dimension of q share one of k and v, these are not
+    written out. PyTorch takes (B, H, n, d) with (B, H/G, m, d); but a single query each become the
+    rows of one matrix, (B, H/G, G, d), which reads every key once.
+    """
+    if len(batch) == 2 and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
+        return q, k, v, mask  # the usual case
+    shared = min(q.ndim, k.ndim, v.ndim) > 2 and k.shape[-3] == v.shape[-3] == 1 < q.shape[-3]
+    own = (*batch[:-1], 1) if shared else tuple(batch)  # leading dimensions of k and v
+    q = q if q.shape[:-2] == tuple(batch) else q.expand(*batch, *q.shape[-2:])
+    k, v = (x if x.shape[:-2] == own else x.expand(*own, *x.shape[-2:]) for x in (k, v))
+    if shared and q.shape[-2] == 1:
+        q, k, v = q.squeeze(-2), k.squeeze(-3), v.squeeze(-3)  # (..., G, d), (..., m, d)
+        mask = mask.squeeze(-2) if mask is not None and mask.ndim > 2 else mask
+    elif shared and len(batch) > 2:
+        q, mask = q.flatten(-4, -3), _join(mask, batch[-2:])  # (..., H, n, d)
+        k, v = k.squeeze(-3), v.squeeze(-3)  # (..., H/G, m, d)
+    if q.ndim < 4:
+        q, k, v = (x[(None,) * (4 - x.ndim)] for x in (q, k, v))
+    return q, k, v, mask
+
+
+def _join(mask, groups):
+    """Join dimensions −4 and −3 of what broadcasts to (..., *groups, n, m)."""
+    if mask is None or mask.ndim < 3 or math.prod(mask.shape[-4:-2]) == 1:
+        return mask if mask is None or mask.ndim < 4 else mask.flatten(-4, -3)
+    return mask.expand(*mask.shape[:-4], *groups, *mask.shape[-2:]).flatten(-4, -3)
 
 
 def attend_topk(
@@ -270,15 +304,19 @@ def attend_topk(
     Explained in: chapters/02_attention, section "Soft does not mean few".
     """
     check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
+    scores = _topk_scores(q, k, top=top, mask=mask, bias=bias, causal=causal, scale=scale)
+    weights = masked_softmax(scores)  # (..., n, m)
+    output = mix(weights, v)  # (..., n, d_v)
+    return _with_extras(output, weights, scores, return_weights, return_lse)
+
+
+def _topk_scores(q, k, *, top, **options):
+    """Return the scores of which only the best ``top`` of each row are left, (..., n, m)."""
     check_count("top", top, minimum=1)
-    scores = scaled_dot_scores(q, k, scale=scale)  # (..., n, m)
-    scores = restrict(scores, mask=mask, bias=bias, causal=causal)
+    scores = masked_scores(q, k, **options)  # (..., n, m)
     best = scores.topk(min(top, scores.shape[-1]), dim=-1).indices  # (..., n, top)
     kept = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, best, True)  # (..., n, m)
-    scores = restrict(scores, mask=kept)
-    weights = masked_softmax(scores)
-    output = (weights @ at_least_float32(v)).to(v.dtype)  # (..., n, d_v)
-    return _with_extras(output, weights, scores, return_weights, return_lse)
+    return restrict(scores, mask=kept)
 
 
 def merge_partials(
@@ -323,6 +361,17 @@ _NO_WEIGHTS = "the weights are never whole"
 _FIRST_ONLY = "its backward pass is written by hand and has no derivative of its own"
 _OTHER_SCORE = "another score gives other weights"
 _UNSCALED = "the score has no built-in scale"
+
+
+def _tile_scores(q, k, *, rows=None, cols=None, **options):
+    """Return the scores that tiles of any size amount to."""
+    return masked_scores(q, k, **options)
+
+
+# How each forms what its softmax is taken of: see tfbook.attention.explicit.
+attend.scores = attend_sdpa.scores = masked_scores
+attend_rows.scores = attend_online.scores = _tile_scores
+attend_topk.scores = _topk_scores
 
 register("reference", attend)
 register(
@@ -373,24 +422,3 @@ register(
     },
     options={"top": 3},
 )
-
-
-def showing_weights(function: Attend) -> Attend:
-    """Return a function that computes the same and can also return its weights.
-
-    An exact one that never forms them is replaced by the reference; any other one is asked itself.
-    """
-    plain = getattr(function, "func", function)  # what a functools.partial calls
-    exact = any(variant.fn is plain and "exact" in variant.has for variant in VARIANTS.values())
-    return attend if exact else function
-
-
-def second_of(found: object) -> Tensor:
-    """Return the weights out of what an attention function returned when asked for them.
-
-    Raises:
-        ValueError: if there is nothing beside the output.
-    """
-    if not (isinstance(found, tuple) and len(found) == 2):
-        raise ValueError("attend did not return its weights, asked with return_weights=True")
-    return found[1]

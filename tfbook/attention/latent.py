@@ -16,13 +16,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from tfbook._checks import check_bool, check_count, check_heads, check_rows, check_shape
-from tfbook.attention.exact import attend_sdpa, second_of, showing_weights
+from tfbook.attention.exact import attend_sdpa
+from tfbook.attention.explicit import attend_explicit
+from tfbook.attention.heads import merge_heads, split_heads
 from tfbook.attention.masks import combine_masks
-from tfbook.attention.multihead import merge_heads, split_heads
 from tfbook.attention.states import join_key_masks, read_mask
 from tfbook.attention.taps import Tap
 from tfbook.costs import latent_flops
-from tfbook.positions import RotaryPosition
+from tfbook.positions import RotaryPosition, places_for
 
 __all__ = ["LatentAttention", "LatentState"]
 
@@ -99,6 +100,11 @@ class LatentAttention(nn.Module):
         absorbed: True and False choose the form; None takes the one with fewer FLOPs, which is
             the absorbed one when few queries meet many positions.
 
+    Attributes:
+        z: an identity that passes on what each head found, (B, H, N, d_value).
+        scores, pattern: two more, that pass on scores and weights (B, H, N, M), formed only while
+            one of them has a hook, as in :class:`tfbook.attention.MultiHeadAttention`.
+
     Raises:
         TypeError: for an argument of a wrong type.
         ValueError: for sizes that do not fit, or a rotated part without a position or with one
@@ -156,7 +162,7 @@ class LatentAttention(nn.Module):
         self.k_up = _linear(d_latent, n_heads * d_head)
         self.v_up = _linear(d_latent, n_heads * d_value)
         self.out_proj = _linear(n_heads * d_value, d_model)
-        self.z = Tap()
+        self.scores, self.pattern, self.z = (Tap() for _ in range(3))
 
     def extra_repr(self) -> str:
         """Show the sizes."""
@@ -187,8 +193,9 @@ class LatentAttention(nn.Module):
             TypeError: for a wrong type or dtype, or a state of another kind.
             ValueError: for a shape that does not fit.
         """
-        z, state = self._heads(x, state, mask, self.attend)  # (B, H, N, d_value)
-        return self.out_proj(merge_heads(self.z(z))), state
+        q, state, given = self._project(x, state, mask)  # (B, H, N, d_head + d_rope)
+        z = self.z(self._attend(q, state, given))  # (B, H, N, d_value)
+        return self.out_proj(merge_heads(z)), state  # (B, N, d_model)
 
     def weights(
         self,
@@ -199,61 +206,77 @@ class LatentAttention(nn.Module):
     ) -> Float[Tensor, "B H N M"]:
         """Return how much each head lets each query take from each position.
 
-        Arguments and errors are those of :meth:`forward`.
+        Arguments and errors are those of :meth:`forward`. It is what passes the tap ``pattern``,
+        which hooks there see and may replace.
         """
-        attend = showing_weights(self.attend)
-        found, _ = self._heads(x, state, mask, attend, return_weights=True)
-        return second_of(found)
+        q, state, given = self._project(x, state, mask)
+        q, k, v = self._form(q, state)
+        return self._explicit(q, k, v, given)[1].to(x.dtype)
 
-    def _heads(self, x, state, mask, attend, **asked):
-        """Return what the heads found, (B, H, N, d_value), or what was asked for, and the state."""
+    def _project(self, x, state, mask):
+        """Return queries, the state with the latents they meet, and what restricts the scores."""
         check_rows("x", x, self.kv_down.weight)
         self._check_state(x, state)
         batch, n, _ = x.shape
         past, seen = (0, 0) if state is None else (state.length, state.seen)
         q = split_heads(self.q_proj(self.q_down(x)), self.n_heads)  # (B, H, N, d_head + d_rope)
-        q, q_rope = q.split([self.d_head, self.d_rope], dim=-1)
         latent = self.kv_norm(self.kv_down(x))  # (B, N, d_latent)
         k_rope = x[..., :0]  # (B, N, d_rope)
         if self.d_rope:
-            own = torch.arange(seen, seen + n, device=x.device)  # (N,)
-            q_rope = self.position.rotate(q_rope, own)
+            own = places_for(self.position, seen, seen + n, x.device)  # (N,)
+            q, q_rope = q.split([self.d_head, self.d_rope], dim=-1)
+            q = torch.cat([q, self.position.rotate(q_rope, own)], dim=-1)
             k_rope = self.position.rotate(self.k_rope_proj(x), own)
         kept, mask = read_mask(mask, batch, self.n_heads, n, past)
         if state is None:
             state = LatentState(latent, k_rope, kept, n)
         else:
             state = state.extend(latent, k_rope, kept)
-        options = {
-            "mask": combine_masks(state.mask, mask),
-            "causal": self.causal and n > 1,  # a single query is the last one
-            "scale": (self.d_head + self.d_rope) ** -0.5,
-        }
-        form = self._absorbed if self._absorbs(n, state.length) else self._naive
-        return form(attend, q, q_rope, state, options | asked), state
+        scale = (self.d_head + self.d_rope) ** -0.5
+        mask = combine_masks(state.mask, mask)
+        return q, state, {"mask": mask, "causal": self.causal, "scale": scale}
 
-    def _naive(self, attend, q, q_rope, state, options):
-        """Make the keys and values of every head, and attend."""
+    def _form(self, q, state):
+        """Return queries, keys and values in the form with fewer operations, or the one chosen."""
+        return (self._absorbed if self._absorbs(q, state) else self._naive)(q, state)
+
+    def _naive(self, q, state):
+        """Make the keys and values of every head."""
         k = split_heads(self.k_up(state.latent), self.n_heads)  # (B, H, M, d_head)
         v = split_heads(self.v_up(state.latent), self.n_heads)  # (B, H, M, d_value)
         shared = state.k_rope.unsqueeze(1).expand(-1, self.n_heads, -1, -1)
-        q, k = torch.cat([q, q_rope], dim=-1), torch.cat([k, shared], dim=-1)
-        return attend(q, k, v, **options)
+        return q, torch.cat([k, shared], dim=-1), v
 
-    def _absorbed(self, attend, q, q_rope, state, options):
-        """Move the queries to the latents, attend there, and move back what was found."""
+    def _absorbed(self, q, state):
+        """Move the queries to the latents, which all heads share as keys and values."""
         w_k = self.k_up.weight.unflatten(0, (self.n_heads, self.d_head))  # (H, d_head, d_latent)
-        w_v = self.v_up.weight.unflatten(0, (self.n_heads, self.d_value))  # (H, d_value, d_latent)
+        q, q_rope = q.split([self.d_head, self.d_rope], dim=-1)
         q = torch.cat([q @ w_k, q_rope], dim=-1)  # (B, H, N, d_latent + d_rope)
-        k = torch.cat([state.latent, state.k_rope], dim=-1).unsqueeze(1)  # (B, 1, M, …)
-        found = attend(q, k, state.latent.unsqueeze(1), **options)  # (B, H, N, d_latent)
-        if isinstance(found, tuple):
-            return (found[0] @ w_v.mT, *found[1:])
-        return found @ w_v.mT  # (B, H, N, d_value)
+        k = torch.cat([state.latent, state.k_rope], dim=-1)  # (B, M, d_latent + d_rope)
+        return q, k.unsqueeze(1), state.latent.unsqueeze(1)  # one head for all: (B, 1, M, …)
 
-    def _absorbs(self, n, m):
+    def _attend(self, q, state, given):
+        """Return what the heads find, by the function chosen unless its weights have to be seen."""
+        absorbed = self._absorbs(q, state)
+        q, k, v = self._form(q, state)
+        if self.scores.watched or self.pattern.watched:
+            found, _ = self._explicit(q, k, v, given)
+        else:
+            found = self.attend(q, k, v, **given)
+        if not absorbed:
+            return found  # (B, H, N, d_value)
+        w_v = self.v_up.weight.unflatten(0, (self.n_heads, self.d_value))  # (H, d_value, d_latent)
+        return found @ w_v.mT  # (B, H, N, d_latent) → (B, H, N, d_value)
+
+    def _explicit(self, q, k, v, given):
+        return attend_explicit(
+            self.attend, q, k, v, scores=self.scores, pattern=self.pattern, **given
+        )
+
+    def _absorbs(self, q, state):
         if self.absorbed is not None:
             return self.absorbed
+        n, m = q.shape[-2], state.length
         sizes = {
             name: getattr(self, name)
             for name in ("d_latent", "d_rope", "d_head", "d_value", "d_query_latent")

@@ -3,7 +3,6 @@
 Explained in: chapters/02_attention.
 """
 
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

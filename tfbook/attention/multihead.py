@@ -6,7 +6,8 @@ every token mixer of this package it is called as ``mixer(x, state=None, *, mask
 ``(y, state)``: feeding a sequence in pieces, each with the state of the piece before, gives what
 the whole sequence gives at once, and a caller need not know what the state holds.
 
-Heads stand at dimension −3: queries are (B, H, N, d_head).
+Heads stand at dimension −3: queries are (B, H, N, d_head). Where heads share keys and values, they
+stand in groups, (B, n_kv_heads, G, N, d_head), and broadcasting does the rest.
 
 Explained in: chapters/03_multi_head.
 """
@@ -17,12 +18,9 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn import functional
 
 from tfbook._checks import (
     check_bool,
-    check_count,
-    check_float,
     check_head_mask,
     check_heads,
     check_memory,
@@ -34,7 +32,8 @@ from tfbook._checks import (
     check_window,
 )
 from tfbook.attention.caches import Cache, make_empty
-from tfbook.attention.exact import attend_sdpa, grouped_sdpa, second_of, showing_weights
+from tfbook.attention.exact import attend_sdpa
+from tfbook.attention.explicit import attend_explicit
 from tfbook.attention.head_surgery import (
     SomeHeads,
     Weights,
@@ -44,69 +43,18 @@ from tfbook.attention.head_surgery import (
     pack_torch,
     unpack_torch,
 )
+from tfbook.attention.heads import group_heads, merge_heads, split_heads
 from tfbook.attention.masks import band_mask, combine_masks
 from tfbook.attention.registry import VARIANTS
 from tfbook.attention.states import KVState, read_mask, with_head_axis
 from tfbook.attention.taps import Tap
-from tfbook.positions import AddedPosition, BiasPosition, RotaryPosition
+from tfbook.positions import AddedPosition, BiasPosition, RotaryPosition, places_for
 
-__all__ = ["MultiHeadAttention", "merge_heads", "split_heads"]
+__all__ = ["MultiHeadAttention"]
 
 Attend = Callable[..., Tensor | tuple[Tensor, ...]]
 Position = AddedPosition | RotaryPosition | BiasPosition
 PROJECTIONS = ("q", "k", "v", "out")
-
-
-def split_heads(x: Float[Tensor, "*B N HD"], n_heads: int) -> Float[Tensor, "*B H N D"]:
-    """Cut the features of each row into equal parts, one for each head; nothing is copied.
-
-    heads[..., h, i, :] = x[..., i, h·d : (h + 1)·d] with d = features / n_heads.
-
-    Args:
-        x: (..., n, n_heads · d).
-        n_heads: how many parts.
-
-    Returns:
-        The parts, (..., n_heads, n, d).
-
-    Raises:
-        TypeError: if x is not floating point or n_heads is not an integer.
-        ValueError: if x has fewer than two dimensions or n_heads does not divide its last one.
-
-    Example:
-        >>> split_heads(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), 2)
-        tensor([[[1., 2.]],
-        <BLANKLINE>
-                [[3., 4.]]])
-
-    Explained in: chapters/03_multi_head, section "Split, attend, concatenate, project".
-    """
-    check_float("x", x, min_dims=2)
-    check_count("n_heads", n_heads, minimum=1)
-    if x.shape[-1] % n_heads:
-        raise ValueError(
-            f"n_heads must divide the last dimension of x, got {n_heads} and x {tuple(x.shape)}"
-        )
-    return _split(x, n_heads)
-
-
-def merge_heads(x: Float[Tensor, "*B H N D"]) -> Float[Tensor, "*B N HD"]:
-    """Concatenate the heads of each row along its features; undoes :func:`split_heads`.
-
-    Args:
-        x: (..., n_heads, n, d).
-
-    Returns:
-        The rows, (..., n, n_heads · d).
-
-    Raises:
-        TypeError: if x is not floating point.
-        ValueError: if x has fewer than three dimensions.
-
-    Explained in: chapters/03_multi_head, section "Split, attend, concatenate, project".
-    """
-    check_float("x", x, min_dims=3)
-    return x.transpose(-2, -3).flatten(-2)
 
 
 class MultiHeadAttention(nn.Module):
@@ -133,7 +81,7 @@ class MultiHeadAttention(nn.Module):
         bias: whether the projections have one: True, False or names out of "q", "k", "v", "out".
         scale: factor on q kᵀ; when omitted 1/√d_head, or 1 where the position is not ``scaled``.
         dropout: share of the weights that training sets to 0, the others grow by 1/(1 − dropout).
-            The attention function must be able to show its weights.
+            The attention function must be able to form its weights.
         window: how many keys a query sees, itself and those just before it; all when omitted.
             It needs ``causal``.
         qk_norm: makes a norm of a given size, such as :class:`tfbook.models.RMSNorm`, for the
@@ -146,6 +94,10 @@ class MultiHeadAttention(nn.Module):
         q, k, v, z: identities that pass on queries (B, H, N, d_head), keys and values
             (B, n_kv_heads, N, d), normalised but not rotated, and what each head found
             (B, H, N, d_value). A forward hook on them reads or replaces what passes.
+        scores, pattern: two more, that pass on the scores (B, H, N, M), scaled, biased and −∞ where
+            not allowed, and their softmax, before dropout; both in float32 at least. Only while one
+            of them has a hook are they formed, by a path that gives the same numbers and takes
+            n · m numbers of memory for each head. A hook is an error where ``attend`` forms none.
 
     Raises:
         TypeError: for an argument of a wrong type.
@@ -219,7 +171,7 @@ class MultiHeadAttention(nn.Module):
         self.out_proj = nn.Linear(n_heads * d_value, d_model, bias="out" in self.bias)
         made = qk_norm is not None
         self.q_norm, self.k_norm = (qk_norm(d_head) if made else None for _ in range(2))
-        self.q, self.k, self.v, self.z = (Tap() for _ in range(4))
+        self.q, self.k, self.v, self.scores, self.pattern, self.z = (Tap() for _ in range(6))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -273,11 +225,12 @@ class MultiHeadAttention(nn.Module):
 
         Explained in: chapters/03_multi_head, section "Split, attend, concatenate, project".
         """
-        z, state = self._heads(x, state, mask, self.attend)  # (B, H, N, d_value)
+        q, state, given = self._project(x, state, mask)  # (B, H, N, d_head); k and v in the state
+        z = self.z(self._attend(q, state.k, state.v, **given))  # (B, H, N, d_value)
         if head_mask is not None:
             check_head_mask(head_mask, self.n_heads)
             z = z * head_mask.to(z.dtype)[:, None, None]
-        return self.out_proj(merge_heads(z)), state
+        return self.out_proj(merge_heads(z)), state.trim()  # (B, N, d_model)
 
     def remember(
         self,
@@ -345,17 +298,16 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Tensor, "B H N M"]:
         """Return how much each head lets each query take from each key.
 
-        Arguments and errors are those of :meth:`forward`. An exact attention function that never
-        forms its weights is replaced by the one that does.
+        Arguments and errors are those of :meth:`forward`. It is what passes the tap ``pattern``,
+        which hooks there see and may replace.
 
         Returns:
             The weights (B, H, N, M), rows sum to 1, or are all 0 where nothing is allowed.
 
         Explained in: chapters/03_multi_head, section "What the heads of a small model do".
         """
-        attend = showing_weights(self.attend)
-        found, _ = self._heads(x, state, mask, attend, return_weights=True)
-        return second_of(found)
+        q, state, given = self._project(x, state, mask)
+        return self._attend_explicit(q, state.k, state.v, **given)[1].to(state.v.dtype)
 
     def head_outputs(
         self,
@@ -375,7 +327,8 @@ class MultiHeadAttention(nn.Module):
         Source: [elhage2021mathematical]
         Explained in: chapters/03_multi_head, section "A sum of heads".
         """
-        z, _ = self._heads(x, state, mask, self.attend)  # (B, H, N, d_value)
+        q, state, given = self._project(x, state, mask)
+        z = self.z(self._attend(q, state.k, state.v, **given))  # (B, H, N, d_value)
         return z @ split_heads(self.out_proj.weight, self.n_heads).mT  # (B, H, N, d_model)
 
     def prune_heads(self, keep: Sequence[int]) -> "MultiHeadAttention":
@@ -484,8 +437,8 @@ class MultiHeadAttention(nn.Module):
         with torch.device("meta"):
             return type(self)(**(chosen | changes)).train(self.training)
 
-    def _heads(self, x, state, mask, attend, **asked):
-        """Return what the heads found, (B, H, N, d_value), or what was asked for, and the state."""
+    def _project(self, x, state, mask):
+        """Return the queries, the state with the keys they meet, and what restricts the scores."""
         check_rows("x", x, self.q_proj.weight)
         self._check_state(x, state)
         if self.is_cross:
@@ -494,18 +447,20 @@ class MultiHeadAttention(nn.Module):
                 mask = with_head_axis(mask, (*q.shape[:3], state.length))
         else:
             q, state, mask, bias = self._continue(x, state, mask)
-        mask = combine_masks(state.mask, mask)
-        found = self._attend(attend, q, state, mask, bias, **asked)
-        return (found if asked else self.z(found)), state.trim()
+        mask = combine_masks(state.mask, mask)  # broadcasts to (B, H, N, M)
+        scale = self.scale
+        if scale is None and bias is not None and not self.position.scaled:
+            scale = 1.0
+        return q, state, {"mask": mask, "bias": bias, "causal": self.causal, "scale": scale}
 
     def _queries(self, x):
-        q = _split(self.q_proj(x), self.n_heads)  # (B, H, N, d_head)
+        q = split_heads(self.q_proj(x), self.n_heads)  # (B, H, N, d_head)
         return self.q(q if self.q_norm is None else self.q_norm(q))
 
     def _keys_values(self, for_keys, for_values):
-        k = _split(self.k_proj(for_keys), self.n_kv_heads)  # (B, n_kv_heads, M, d)
+        k = split_heads(self.k_proj(for_keys), self.n_kv_heads)  # (B, n_kv_heads, M, d)
         k = self.k(k if self.k_norm is None else self.k_norm(k))
-        v = self.v(_split(self.v_proj(for_values), self.n_kv_heads))
+        v = self.v(split_heads(self.v_proj(for_values), self.n_kv_heads))
         return k, v
 
     def _continue(self, x, state, mask):
@@ -515,14 +470,14 @@ class MultiHeadAttention(nn.Module):
         part = self.position
         rotates, biases = _has(part, "rotate"), _has(part, "bias")
         if part is not None:
-            own = self._places(seen, seen + n, x.device)  # (N,), of the rows of x
+            own = places_for(part, seen, seen + n, x.device)  # (N,), of the rows of x
             if not (rotates or biases):
                 x = part(x, own)
         q, (k, v), bias = self._queries(x), self._keys_values(x, x), None
         if rotates:
             q, k = part.rotate(q, own), part.rotate(k, own)
         if biases:
-            places = self._places(0, seen + n, x.device)  # (M,), of the keys
+            places = places_for(part, 0, seen + n, x.device)  # (M,), of the keys
             if seen > past:  # old keys were dropped, and the state knows which are left
                 places = torch.cat([state.positions(device=x.device), own])
             bias = part.bias(q, own, places)  # broadcasts to (B, H, N, M)
@@ -532,33 +487,31 @@ class MultiHeadAttention(nn.Module):
             mask = combine_masks(mask, band_mask(n, state.length, self.window, device=x.device))
         return q, state, mask, bias
 
-    def _places(self, first, stop, device):
-        """Return the positions first … stop − 1; a part that layers share hands out its own."""
-        if _has(self.position, "places"):
-            return self.position.places(first, stop, device)
-        return torch.arange(first, stop, device=device)
+    def _attend(self, q, k, v, **given):
+        """Return what the heads find, by the function chosen unless its weights have to be seen."""
+        drops = self.dropout > 0 and self.training
+        if drops or self.scores.watched or self.pattern.watched:
+            return self._attend_explicit(q, k, v, **given)[0]
+        q, k, v, given = self._group(q, k, v, given)
+        z = self.attend(q, k, v, **given)  # (B, H, N, d_value), or with H as groups
+        return z if z.ndim == 4 else z.flatten(1, -3)
 
-    def _attend(self, attend, q, state, mask, bias, **asked):
-        """Call the attention function with as many key-value heads as query heads."""
-        k, v, group = state.k, state.v, self.n_heads // self.n_kv_heads
-        alone = q.shape[-2] == 1  # a single query is the last one: causal hides nothing from it
-        fold = group > 1 and alone
-        if fold:  # the queries of a group become rows of one head, so that no key is copied
-            q, mask, bias = (_fold(x, self.n_kv_heads) for x in (q, mask, bias))
-        elif group > 1 and attend is attend_sdpa and not (self.dropout and self.training):
-            attend = grouped_sdpa  # PyTorch's kernel finds each query's key-value head by itself
-        elif group > 1:
-            k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))  # (B, H, M, d)
-        scale = self.scale
-        if scale is None and bias is not None and not self.position.scaled:
-            scale = 1.0
-        causal = self.causal and not alone
-        if self.dropout and self.training and not asked:
-            attend = _dropping(showing_weights(attend), self.dropout)
-        found = attend(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale, **asked)
-        if not fold:
-            return found
-        return tuple(map(_unfold, found)) if asked else _unfold(found)
+    def _attend_explicit(self, q, k, v, **given):
+        """Return what the heads find, and by which weights (B, H, N, M)."""
+        q, k, v, given = self._group(q, k, v, given)
+        taps = {"scores": self.scores, "pattern": self.pattern}
+        dropout = self.dropout if self.training else 0.0
+        z, weights = attend_explicit(self.attend, q, k, v, dropout=dropout, **taps, **given)
+        return z.flatten(1, -3), weights
+
+    def _group(self, q, k, v, given):
+        """Put the query heads that share keys and values side by side, for broadcasting."""
+        groups = self.n_kv_heads
+        if groups == self.n_heads:
+            return q, k, v, given
+        mask, bias = (group_heads(given[name], groups) for name in ("mask", "bias"))
+        q, k, v = group_heads(q, groups), k.unsqueeze(2), v.unsqueeze(2)  # (B, groups, G or 1, …)
+        return q, k, v, given | {"mask": mask, "bias": bias}
 
     def _check_state(self, x, state):
         if state is None and self.is_cross:
@@ -576,22 +529,8 @@ class MultiHeadAttention(nn.Module):
                 check_shape(f"state.{name}", held, shape, f"(B, n_kv_heads, M, {size})")
 
 
-def _split(x: Tensor, n_heads: int) -> Tensor:
-    return x.view(*x.shape[:-1], n_heads, x.shape[-1] // n_heads).transpose(-2, -3)
-
-
 def _has(part: object, method: str) -> bool:
     return callable(getattr(part, method, None))
-
-
-def _dropping(attend: Attend, rate: float) -> Attend:
-    """Return an attention function that mixes the values by what dropout leaves of the weights."""
-
-    def attend_dropping(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
-        weights = second_of(attend(q, k, v, return_weights=True, **options))
-        return functional.dropout(weights, rate) @ v
-
-    return attend_dropping
 
 
 def _check_attend(attend: object) -> None:
@@ -604,15 +543,3 @@ def _check_attend(attend: object) -> None:
                 f"attend {variant.name!r} needs weights of its own: bind them with "
                 f"functools.partial(attend, {weights}), or pass a module that owns them"
             )
-
-
-def _fold(x: Tensor | None, n_kv_heads: int) -> Tensor | None:
-    """Turn (B, H, 1, D), or what broadcasts to it, into (B, n_kv_heads, H / n_kv_heads, D)."""
-    if x is None or x.ndim < 3 or x.shape[-3] == 1:
-        return x
-    return x.reshape(*x.shape[:-3], n_kv_heads, -1, x.shape[-1])
-
-
-def _unfold(x: Tensor) -> Tensor:
-    """Turn (B, n_kv_heads, H / n_kv_heads, D) back into (B, H, 1, D)."""
-    return x.flatten(1, 2).unsqueeze(2)

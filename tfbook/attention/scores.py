@@ -41,7 +41,7 @@ def dot_scores(q: Float[Tensor, "*#B N D"], k: Float[Tensor, "*#B M D"]) -> Floa
     Explained in: chapters/02_attention, section "Scores and their geometry".
     """
     _check_pair(q, k, same_depth=True)
-    return at_least_float32(q) @ at_least_float32(k).mT  # (..., n, m)
+    return multiply_shared(at_least_float32(q), at_least_float32(k).mT)  # (..., n, m)
 
 
 def scaled_dot_scores(
@@ -171,6 +171,38 @@ def restrict(
     return scores
 
 
+def masked_scores(
+    q: Float[Tensor, "*#B N D"],
+    k: Float[Tensor, "*#B M D"],
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Float[Tensor, "*B N M"]:
+    """Score as :func:`tfbook.attention.attend` does: scale · q kᵀ + bias, −∞ where not allowed.
+
+    Args:
+        q: queries (..., n, d).
+        k: keys (..., m, d).
+        mask: boolean, True = allowed, broadcasts to (..., n, m).
+        bias: added to the scores, broadcasts to (..., n, m).
+        causal: hide the future, aligned to the last key.
+        scale: factor on q kᵀ; 1/√d when omitted.
+
+    Returns:
+        Scores (..., n, m), in float32 at least.
+
+    Raises:
+        TypeError: for a wrong type or dtype.
+        ValueError: for a wrong shape or scale.
+
+    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
+    """
+    scores = scaled_dot_scores(q, k, scale=scale)  # (..., n, m)
+    return restrict(scores, mask=mask, bias=bias, causal=causal)
+
+
 def masked_softmax(
     scores: Float[Tensor, "*B M"],
     mask: Bool[Tensor, "..."] | None = None,
@@ -266,6 +298,41 @@ def at_least_float32(x: Tensor) -> Tensor:
     Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
     """
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def mix(weights: Float[Tensor, "*#B N M"], v: Float[Tensor, "*#B M E"]) -> Float[Tensor, "*B N E"]:
+    """Mix the values by the weights, in float32 at least: out = weights v, in the dtype of v.
+
+    Args:
+        weights: (..., n, m), in float32 at least.
+        v: values (..., m, d_v).
+
+    Returns:
+        The output (..., n, d_v).
+
+    Explained in: chapters/02_attention, section "Lookup made soft".
+    """
+    return multiply_shared(weights, at_least_float32(v)).to(v.dtype)  # (..., n, d_v)
+
+
+def multiply_shared(
+    a: Float[Tensor, "*#B N D"], b: Float[Tensor, "*#B D M"]
+) -> Float[Tensor, "*B N M"]:
+    """Multiply matrices of which several on the left share one on the right, without copying it.
+
+    What stands at dimension −3 of a alone becomes rows: (..., G, n, d) and (..., 1, d, m) are
+    multiplied as (..., G·n, d) and (..., d, m). ``@`` would write b out G times.
+
+    Args:
+        a: (..., n, d).
+        b: (..., d, m); leading dimensions broadcast.
+
+    Returns:
+        a @ b, (..., n, m).
+    """
+    if a.ndim > 2 and b.ndim > 2 and b.shape[-3] == 1 < a.shape[-3]:
+        return (a.flatten(-3, -2) @ b.squeeze(-3)).unflatten(-2, a.shape[-3:-1])
+    return a @ b
 
 
 def _check_pair(q, k, *, same_depth=False, **weights):

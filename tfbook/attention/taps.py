@@ -1,7 +1,8 @@
 """Taps: places in a model where what passes can be read, or replaced.
 
 A tap is a module that passes its input on, so that a forward hook on it sees the tensor by a name,
-such as ``stack.blocks.3.mixer.z``. While nobody listens it costs next to nothing.
+such as ``stack.blocks.3.mixer.z``. While nobody listens it costs next to nothing. Hooks are
+registered before a model is compiled: ``torch.compile`` keeps those it has met.
 
 Explained in: chapters/05_architecture, section "The residual stream".
 """
@@ -28,14 +29,18 @@ class Tap(nn.Identity):
     Explained in: chapters/05_architecture, section "The residual stream".
     """
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return x, or what the hooks make of it."""
-        if (
+    @property
+    def watched(self) -> bool:
+        """Return whether a hook is registered here: then what passes has to be there to be seen."""
+        return bool(
             self._forward_hooks
             or self._forward_pre_hooks
             or self._backward_hooks
             or self._backward_pre_hooks
-            or hooks._has_any_global_hook()  # such as a profiler's, on every module there is
-        ):
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return x, or what the hooks make of it."""
+        if self.watched or hooks._has_any_global_hook():  # a profiler's, say, on every module
             return super().__call__(x)
         return x

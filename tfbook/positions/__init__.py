@@ -17,13 +17,22 @@ from tfbook.positions.added import (
     sinusoidal_encoding,
     sinusoidal_wavelengths,
 )
+from tfbook.positions.frequencies import (
+    LinearScaling,
+    Llama3Scaling,
+    NTKScaling,
+    RotaryScaling,
+    YarnScaling,
+    check_base,
+    rotary_frequencies,
+)
 from tfbook.positions.grids import (
     LearnedPositions2d,
     SinusoidalPositions2d,
     interpolate_grid,
     sinusoidal_encoding_2d,
 )
-from tfbook.positions.protocols import AddedPosition, BiasPosition, RotaryPosition
+from tfbook.positions.protocols import AddedPosition, BiasPosition, RotaryPosition, places_for
 from tfbook.positions.relative import (
     ALiBi,
     ShawPositions,
@@ -37,16 +46,10 @@ from tfbook.positions.relative import (
 )
 from tfbook.positions.rotary import (
     LAYOUTS,
-    LinearScaling,
-    NTKScaling,
     RotaryPositions,
-    RotaryScaling,
-    YarnScaling,
     apply_rotary,
-    check_base,
     half_to_interleaved,
     interleaved_to_half,
-    rotary_frequencies,
     rotary_table,
 )
 
@@ -54,6 +57,7 @@ __all__ = [
     "AddedPosition",
     "BiasPosition",
     "RotaryPosition",
+    "places_for",
     "ConcatenatedPositions",
     "LearnedPositions",
     "NoPositions",
@@ -67,6 +71,7 @@ __all__ = [
     "interpolate_grid",
     "sinusoidal_encoding_2d",
     "LinearScaling",
+    "Llama3Scaling",
     "NTKScaling",
     "RotaryPositions",
     "RotaryScaling",

@@ -11,11 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tfbook._checks import check_count, check_even, check_float, check_positions
-from tfbook.positions.rotary import (
-    check_base,
-    rotary_frequencies,
-    rotary_table,
-)
+from tfbook.positions.frequencies import check_base, rotary_frequencies
+from tfbook.positions.rotary import rotary_table
 
 __all__ = [
     "ConcatenatedPositions",

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tfbook._checks import check_count, check_even, check_float
 from tfbook.positions.added import beside, positions_of, sinusoidal_encoding
-from tfbook.positions.rotary import check_base
+from tfbook.positions.frequencies import check_base
 
 __all__ = [
     "LearnedPositions2d",

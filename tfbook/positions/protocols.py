@@ -9,6 +9,7 @@ Explained in: chapters/04_positions.
 
 from typing import Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -16,6 +17,7 @@ __all__ = [
     "AddedPosition",
     "BiasPosition",
     "RotaryPosition",
+    "places_for",
 ]
 
 
@@ -67,3 +69,20 @@ class BiasPosition(Protocol):
     ) -> Float[Tensor, "*C H N M"]:
         """Return the bias, in the dtype of q, broadcastable to the scores (..., H, N, M)."""
         ...
+
+
+def places_for(
+    part: object, first: int, stop: int, device: torch.device
+) -> Int[Tensor, " N"] | range:
+    """Return the positions first … stop − 1 in the form that a part of a model takes best.
+
+    A part may hand out positions of its own (``places``), or take a range (``spans``), so that it
+    need not look at the numbers to find them in a table. All others get a tensor.
+
+    Explained in: chapters/04_positions, section "Rotary embeddings".
+    """
+    if callable(getattr(part, "places", None)):
+        return part.places(first, stop, device)
+    if getattr(part, "spans", False) and not torch.compiler.is_compiling():
+        return range(first, stop)
+    return torch.arange(first, stop, device=device)

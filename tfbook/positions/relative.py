@@ -24,7 +24,8 @@ from tfbook._checks import (
     check_positions,
     check_same,
 )
-from tfbook.positions.rotary import rotary_frequencies, rotary_table
+from tfbook.positions.frequencies import rotary_frequencies
+from tfbook.positions.rotary import rotary_table
 
 __all__ = [
     "ALiBi",

@@ -3,14 +3,13 @@
 The numbers of a query are taken in pairs, and pair i is turned by the angle m·θ_i at position m.
 Turning two vectors by the same angle leaves their inner product alone, so a score depends on where
 the key stands from the query, and on nothing else about the positions. Two layouts of the pairs
-are in use, and three ways to stretch the angles for contexts longer than those trained on.
+are in use, and some models turn the first numbers of a head only.
 
 Explained in: chapters/04_positions, section "Rotary embeddings".
 """
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Real
@@ -21,200 +20,22 @@ from tfbook._checks import (
     check_even,
     check_float,
     check_positions,
-    check_positive,
     check_tensor,
 )
+from tfbook.positions.frequencies import RotaryScaling, rotary_frequencies
 
 __all__ = [
-    "LinearScaling",
-    "NTKScaling",
     "RotaryPositions",
-    "RotaryScaling",
-    "YarnScaling",
     "apply_rotary",
     "half_to_interleaved",
     "interleaved_to_half",
-    "rotary_frequencies",
     "rotary_table",
 ]
 
 Layout = Literal["interleaved", "half"]
 LAYOUTS = ("interleaved", "half")
-
-
-@runtime_checkable
-class RotaryScaling(Protocol):
-    """A way to change the frequencies for contexts longer than those trained on.
-
-    ``amplitude`` multiplies the rotated vectors, so it multiplies each score by its square.
-
-    Explained in: chapters/04_positions, section "Longer contexts by interpolation".
-    """
-
-    amplitude: float
-
-    def frequencies(self, d_head: int, base: float) -> Float[Tensor, " P"]:
-        """Return the angles per position, one for each of the d_head/2 pairs, in float64."""
-        ...
-
-
-@dataclass(frozen=True)
-class LinearScaling:
-    """Position interpolation: every angle is divided by the same factor.
-
-    θ'_i = θ_i / factor, so position p stands where p / factor stood in training, and a context
-    ``factor`` times as long spans the angles that were trained. The neighbours come closer.
-
-    Raises:
-        TypeError: if the factor is not a number.
-        ValueError: if it is not finite and positive.
-
-    Source: [chen2023extending]
-    Explained in: chapters/04_positions, section "Longer contexts by interpolation".
-    """
-
-    factor: float
-    amplitude: ClassVar[float] = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the factor."""
-        check_positive("factor", self.factor)
-
-    def frequencies(self, d_head: int, base: float) -> Float[Tensor, " P"]:
-        """Return θ_i / factor, (d_head/2,)."""
-        return rotary_frequencies(d_head, base=base) / self.factor
-
-
-@dataclass(frozen=True)
-class NTKScaling:
-    """A larger base: the slowest pair is slowed down by the factor, the fastest not at all.
-
-    θ'_i = (base · factor^{d/(d−2)})^{−2i/d} = θ_i · factor^{−2i/(d−2)}: pair 0 keeps its angle 1
-    and the last pair, 2i = d − 2, has its own divided by the factor.
-
-    Raises:
-        TypeError: if the factor is not a number.
-        ValueError: if it is not finite and positive, or d_head is 2, which has no slowest pair.
-
-    Source: [peng2024yarn]
-    Explained in: chapters/04_positions, section "Longer contexts by interpolation".
-    """
-
-    factor: float
-    amplitude: ClassVar[float] = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the factor."""
-        check_positive("factor", self.factor)
-
-    def frequencies(self, d_head: int, base: float) -> Float[Tensor, " P"]:
-        """Return the frequencies of the larger base, (d_head/2,)."""
-        check_count("d_head", d_head, minimum=4)
-        return rotary_frequencies(d_head, base=base * self.factor ** (d_head / (d_head - 2)))
-
-
-@dataclass(frozen=True)
-class YarnScaling:
-    """Interpolate the slow pairs, leave the fast ones, and blend in between.
-
-    A pair that turns r times within the trained length keeps its angle if r ≥ ``beta_fast`` and has
-    it divided by the factor if r ≤ ``beta_slow``. In between the share of the divided angle grows
-    linearly with the number of the pair, as in the authors' code; the paper writes it linear in r.
-    The rotated vectors are multiplied by ``amplitude`` = 0.1 ln(factor) + 1.
-
-    Args:
-        factor: how many times longer the context gets, at least 1.
-        original_max_len: the length trained on, L.
-        beta_fast: turns within L from which on a pair keeps its angle.
-        beta_slow: turns within L up to which a pair is interpolated in full.
-
-    Raises:
-        TypeError: if an argument is not a number.
-        ValueError: if one is out of its range, or beta_fast is below beta_slow.
-
-    Source: [peng2024yarn]
-    Explained in: chapters/04_positions, section "Longer contexts by interpolation".
-    """
-
-    factor: float
-    original_max_len: int
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the four numbers."""
-        for name in ("factor", "beta_fast", "beta_slow"):
-            check_positive(name, getattr(self, name))
-        check_count("original_max_len", self.original_max_len, minimum=1)
-        if self.factor < 1:
-            raise ValueError(f"factor must be at least 1, got {self.factor}")
-        if self.beta_fast < self.beta_slow:
-            raise ValueError(
-                "beta_fast must not be below beta_slow, got "
-                f"beta_fast {self.beta_fast} and beta_slow {self.beta_slow}"
-            )
-
-    @property
-    def amplitude(self) -> float:
-        """The factor on rotated queries and keys."""
-        return 0.1 * math.log(self.factor) + 1.0
-
-    def frequencies(self, d_head: int, base: float) -> Float[Tensor, " P"]:
-        """Return the blend of θ_i and θ_i / factor, (d_head/2,)."""
-        plain = rotary_frequencies(d_head, base=base)
-        first = max(math.floor(self._pair_of(self.beta_fast, d_head, base)), 0)
-        last = min(math.ceil(self._pair_of(self.beta_slow, d_head, base)), d_head - 1)
-        pair = torch.arange(d_head // 2, dtype=plain.dtype, device=plain.device)  # (P,)
-        # With first = last the ramp is a step; a thousandth keeps the division defined.
-        divided = ((pair - first) / max(last - first, 1e-3)).clamp(0, 1)  # (P,), the share
-        return plain * (1 - divided) + plain / self.factor * divided
-
-    def _pair_of(self, turns: float, d_head: int, base: float) -> float:
-        """Return which pair, as a real number, turns so often within the trained length.
-
-        From turns · 2π · base^{2i/d} = L.
-        """
-        wavelength = self.original_max_len / turns
-        return d_head * math.log(wavelength / (2 * math.pi)) / (2 * math.log(base))
-
-
-def rotary_frequencies(
-    d_head: int, *, base: float = 10000.0, scaling: RotaryScaling | None = None
-) -> Float[Tensor, " P"]:
-    """Return by which angle each pair turns from one position to the next.
-
-    θ_i = base^{−2i/d} for pair i = 0, …, d/2 − 1: pair 0 turns by 1 radian, the last one slowest.
-
-    Args:
-        d_head: size of a head, even.
-        base: 10000 as in the paper; larger ones turn more slowly.
-        scaling: a change of the frequencies for longer contexts.
-
-    Returns:
-        Radians per position, (d_head/2,), in float64 on the CPU.
-
-    Raises:
-        TypeError: for a wrong type.
-        ValueError: if d_head is odd or below 2, or the base is not above 1.
-
-    Example:
-        >>> rotary_frequencies(4, base=100.0)
-        tensor([1.0000, 0.1000], dtype=torch.float64)
-
-    Source: [su2024roformer]
-    Explained in: chapters/04_positions, section "Rotary embeddings".
-    """
-    check_even("d_head", d_head)
-    check_base(base)
-    if scaling is not None:
-        if not isinstance(scaling, RotaryScaling):
-            raise TypeError(
-                "scaling must be LinearScaling, NTKScaling, YarnScaling or something with "
-                f"frequencies and amplitude, got {type(scaling).__name__}"
-            )
-        return scaling.frequencies(d_head, base)
-    exponent = torch.arange(0, d_head, 2, dtype=torch.float64, device="cpu") / d_head  # (P,)
-    return float(base) ** -exponent
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+MOST_KEPT = 2**16  # rows; farther positions are computed when they are asked for
 
 
 def rotary_table(
@@ -297,26 +118,36 @@ class RotaryPositions(nn.Module):
     """Rotary embeddings as a part: rotate queries and keys before they are compared.
 
     ⟨R_m q, R_n k⟩ = ⟨q, R_{n−m} k⟩, so a score depends on the distance n − m alone. It has no
-    weights; the frequencies are no buffer, so that ``.half()`` cannot round them.
+    weights; the frequencies are no buffer, so that ``.half()`` cannot round them. Cosines and sines
+    of positions once met are kept, outside of the state dictionary, for all layers that share it.
 
     Args:
-        d_head: size of a head, even.
-        base: see :func:`rotary_frequencies`.
+        d_head: size of a head, even unless only a share of it is rotated.
+        rotated: how many numbers of a head are rotated, the first ones, even; the others stay as
+            they are. All of them when omitted; GPT-NeoX rotates a quarter.
+        base: see :func:`rotary_frequencies`, there with ``rotated`` for d_head.
         layout: "interleaved" or "half", see :func:`apply_rotary`.
-        scaling: LinearScaling, NTKScaling or YarnScaling for longer contexts.
+        scaling: LinearScaling, NTKScaling, YarnScaling or Llama3Scaling for longer contexts.
 
     Raises:
         TypeError: for a wrong type.
-        ValueError: if d_head is odd, the base is not above 1 or the layout is unknown.
+        ValueError: if d_head or rotated is odd, rotated is above d_head, the base is not above 1
+            or the layout is unknown.
+
+    Cost: a table of cosines and sines, 8 · rotated/2 bytes for each position up to the farthest
+        one met in float32, at most for the first 65,536.
 
     Source: [su2024roformer]
     Explained in: chapters/04_positions, section "Rotary embeddings".
     """
 
+    spans = True  # positions may be a range: then nobody has to look at them to know which they are
+
     def __init__(
         self,
         d_head: int,
         *,
+        rotated: int | None = None,
         base: float = 10000.0,
         layout: Layout = "interleaved",
         scaling: RotaryScaling | None = None,
@@ -324,14 +155,21 @@ class RotaryPositions(nn.Module):
         """Compute the frequencies."""
         super().__init__()
         check_layout(layout)
-        self.d_head, self.base, self.layout, self.scaling = d_head, base, layout, scaling
-        self.frequencies = rotary_frequencies(d_head, base=base, scaling=scaling)  # (d_head/2,)
+        if rotated is not None:
+            check_count("d_head", d_head, minimum=2)
+            check_even("rotated", rotated)
+            if rotated > d_head:
+                raise ValueError(f"rotated must not exceed d_head = {d_head}, got {rotated}")
+        self.d_head, self.rotated = d_head, d_head if rotated is None else rotated
+        self.base, self.layout, self.scaling = base, layout, scaling
+        self.frequencies = rotary_frequencies(self.rotated, base=base, scaling=scaling)  # (P,)
         self.amplitude = scaling.amplitude if scaling else 1.0
+        self._kept = {}  # (dtype, device) → what the table was made from, and the table
 
     def rotate(
-        self, x: Float[Tensor, "*B N D"], positions: Real[Tensor, "... N"]
+        self, x: Float[Tensor, "*B N D"], positions: Real[Tensor, "... N"] | range
     ) -> Float[Tensor, "*B N D"]:
-        """Turn queries or keys x (..., N, d_head) to their positions, (N,) or (B, N).
+        """Turn queries or keys x (..., N, d_head) to their positions: (N,), (B, N) or a range.
 
         Raises:
             TypeError: for a wrong type or dtype.
@@ -342,27 +180,97 @@ class RotaryPositions(nn.Module):
             raise ValueError(
                 f"x must end with d_head = {self.d_head} numbers, got shape {tuple(x.shape)}"
             )
-        return _rotate(x, positions, self.frequencies, self.amplitude, self.layout)
+        if not isinstance(positions, range):
+            tokens = x.shape[:-1]
+            check_positions("positions", positions, shape=tokens, device=x.device, whole=False)
+        elif len(positions) != x.shape[-2] or positions.step != 1:
+            raise ValueError(
+                f"positions must be a range of {x.shape[-2]} in steps of 1, got {positions}"
+            )
+        return self.turn(x, *self.table(positions, x.dtype, device=x.device))
 
     def table(
-        self, positions: Real[Tensor, "... N"], dtype: torch.dtype = torch.float32
+        self,
+        positions: Real[Tensor, "... N"] | range,
+        dtype: torch.dtype = torch.float32,
+        *,
+        device: torch.device | None = None,
     ) -> tuple[Tensor, ...]:
         """Return what turns vectors of this dtype to these positions, for :meth:`turn`.
 
         Layers that rotate to the same positions can share it.
+
+        Args:
+            positions: (N,), (B, N), or a range.
+            dtype: that of the vectors.
+            device: where the table is to be for a range; a tensor's own otherwise.
         """
         exact = torch.promote_types(dtype, torch.float32)
-        table = rotary_table(positions, self.frequencies, amplitude=self.amplitude, dtype=exact)
-        return _as_layout(*table, self.layout)
+        first, stop = _ends(positions)
+        if not 0 <= first <= stop <= MOST_KEPT or self.frequencies.requires_grad:
+            if isinstance(positions, range):
+                positions = torch.arange(positions.start, positions.stop, device=device)
+            return self._make(positions, exact)
+        if isinstance(positions, range):
+            return tuple(x[first:stop] for x in self._rows(stop, exact, device))
+        rows = self._rows(stop, exact, positions.device)
+        return tuple(x[positions.long()] for x in rows)
 
     def turn(self, x: Float[Tensor, "*B N D"], *table: Tensor) -> Float[Tensor, "*B N D"]:
         """Turn queries or keys x (..., N, d_head) by what :meth:`table` returned."""
-        return _turn(x, table)
+        if self.rotated == self.d_head:
+            return _turn(x, table)
+        x, rest = x[..., : self.rotated], x[..., self.rotated :]
+        return torch.cat((_turn(x, table), rest), dim=-1)
 
     def extra_repr(self) -> str:
         """Show the configuration."""
+        share = f", rotated={self.rotated}" if self.rotated != self.d_head else ""
         scaling = f", scaling={self.scaling}" if self.scaling else ""
-        return f"d_head={self.d_head}, base={self.base:g}, layout={self.layout!r}{scaling}"
+        return f"d_head={self.d_head}{share}, base={self.base:g}, layout={self.layout!r}{scaling}"
+
+    def _make(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        table = rotary_table(positions, self.frequencies, amplitude=self.amplitude, dtype=dtype)
+        return _as_layout(*table, self.layout)
+
+    def _rows(self, stop: int, dtype: torch.dtype, device: object) -> tuple[Tensor, ...]:
+        """Return a table of the positions 0 … stop − 1 at least, made anew where it has grown old.
+
+        Two threads may both make it, and either's is right: a table is never changed, and put in
+        its place whole.
+        """
+        source = self.frequencies
+        how = (0 if source.is_inference() else source._version, self.amplitude, self.layout)
+        old, old_how, table = self._kept.get((dtype, device), (None, None, ()))
+        if old is not source or old_how != how or len(table[0]) < stop:
+            length = max(64, 1 << (stop - 1).bit_length())
+            with torch.inference_mode(False), torch.no_grad():  # for any later use
+                table = self._make(torch.arange(length, device=device), dtype)
+            if type(table[0]) is Tensor:  # and no stand-in of a tracer's
+                self._kept[dtype, device] = source, how, table
+        return table
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave the tables out of copies and files; they are made again when needed."""
+        return self.__dict__ | {"_kept": {}}
+
+
+def _ends(positions: Tensor | range) -> tuple[int, int]:
+    """Return the first and one past the last position; (0, −1) where one cannot or should not look.
+
+    Looking at values makes a GPU wait, and in a compiled or mapped function there are none.
+    """
+    unknown = (0, -1)
+    if torch.compiler.is_compiling():
+        return unknown
+    if isinstance(positions, range):
+        return positions.start, positions.stop
+    if positions.device.type != "cpu" or positions.dtype not in WHOLE or not positions.numel():
+        return unknown
+    if type(positions) is not Tensor or torch._C._functorch.is_functorch_wrapped_tensor(positions):
+        return unknown
+    low, high = positions.aminmax()
+    return int(low), int(high) + 1
 
 
 def interleaved_to_half(
@@ -431,18 +339,6 @@ def _swap_layout(x: Tensor, dim: int, n_heads: int, *, pair_first: bool) -> Tens
     dim %= x.ndim
     pairs = (-1, 2) if pair_first else (2, x.shape[dim] // n_heads // 2)
     return x.unflatten(dim, (n_heads, *pairs)).transpose(dim + 1, dim + 2).flatten(dim, dim + 2)
-
-
-def check_base(base: object) -> None:
-    """Raise unless the base is a finite number above 1: wavelengths grow from pair to pair.
-
-    Raises:
-        TypeError: if it is not a number.
-        ValueError: if it is not finite or not above 1.
-    """
-    check_positive("base", base)
-    if base <= 1:
-        raise ValueError(f"base must be above 1, got {base}")
 
 
 def check_layout(layout: object) -> None:

@@ -22,15 +22,15 @@ ROOMS = {
     "data": "corpora tokenizers loading batches augment duplicates",
     "metrics": "likelihood labels text",
     "costs": "caches heads latent",
-    "positions": "rotary relative protocols added grids",
-    "attention": "masks scores tiled registry exact lookup taps states caches head_surgery "
-    "multihead latent",
+    "positions": "frequencies protocols rotary added relative grids",
+    "attention": "masks scores tiled registry exact lookup taps explicit states caches heads "
+    "head_surgery multihead latent",
     "recurrent": "cells networks gradients seq2seq",
     "models": "layers blocks embeddings account config presets assembly architectures",
     "pretrained": "files families conversion loading",
-    "generation": "prompts sampling decoding beam speculative",
+    "generation": "prompts sampling decoding tables scoring beam speculative",
     "training": "schedules objectives denoising optimizers muon sophia skipping processes "
-    "checkpoints resuming loop recipes",
+    "history checkpoints resuming gradients monitoring loop recipes",
     "teaching": "claims plotting explorables exercises",
     "experiments": "",
     "__main__": "",

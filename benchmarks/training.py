@@ -79,8 +79,8 @@ class Bare(nn.Module):
             self.place = nn.Embedding.from_pretrained(table, freeze=False)
         self.blocks = nn.ModuleList(BareBlock(block, plain) for block in ours.stack.blocks)
         self.norm = _norm(ours.stack.final_norm, plain)
-        self.factor = ours.config.d_model**0.5 if ours.config.scale_embeddings else 1.0
-        d_head = ours.config.d_model // ours.config.n_heads
+        self.factor = ours.config.d_model**0.5 if ours.config.embedding.scale else 1.0
+        d_head = ours.config.d_model // ours.config.choice("n_heads")
         frequencies = 10000.0 ** (-torch.arange(0, d_head, 2).double() / d_head)
         angles = torch.arange(shakespeare.CONTEXT)[:, None] * frequencies  # (N, d_head/2)
         for name, table in (("cos", angles.cos()), ("sin", angles.sin())):
@@ -216,7 +216,7 @@ def run(rounds: int = ROUNDS) -> dict[str, object]:
 
 def _half_layout(model: DecoderOnly) -> DecoderOnly:
     """Return a model with the same weights that rotates pairs (i, i + d/2)."""
-    new = DecoderOnly(model.config.replace(rope_layout="half"))
+    new = DecoderOnly(model.config.replace(layout="half"))
     new.load_state_dict(model.state_dict())
     return new
 

@@ -14,7 +14,18 @@ from tfbook import pretrained
 from tfbook._checks import check_positive
 from tfbook.data import BOS, EOS
 from tfbook.generation import GREEDY, Sampling, generate
-from tfbook.models import PRESETS, TransformerConfig, build
+from tfbook.models import (
+    FFN,
+    PRESETS,
+    Attention,
+    Classes,
+    Layer,
+    Norm,
+    Patches,
+    Rotary,
+    TransformerConfig,
+    build,
+)
 from tfbook.training import (
     DEFAULTS,
     PRECISIONS,
@@ -262,7 +273,7 @@ def _optimizer(choices, shard):
 def _generate(chosen):
     model, encode, decode, ends, state = _read_model(chosen.model)
     prompt = encode(chosen.prompt)
-    if model.config.head == "classes":
+    if isinstance(model.config.head, Classes):
         with torch.no_grad():
             positive = model(torch.tensor([[BOS, *prompt]])).softmax(-1)[0, 1]  # of (1, 2)
         print(f"positive with probability {positive:.3f}")
@@ -342,20 +353,22 @@ def _inspect(chosen):
         model, _, step = load_run(chosen.model)
         config = model.config
         _say(f"{chosen.model}: {read_choices(chosen.model)[0]}, after {step:,} steps")
-    if chosen.length > (config.max_len or chosen.length) and not config.patches:
+    if chosen.length > (config.max_len or chosen.length):
         raise ValueError(
             f"{chosen.model} reads at most {config.max_len:,} tokens, got --length {chosen.length}"
         )
     # An image has as many tokens as patches.
-    print(config.summary(None if config.patches else chosen.length))
+    images = isinstance(config.embedding, Patches)
+    print(config.summary(None if images else chosen.length))
 
 
 def _bench(chosen):
     if chosen.threads is not None:
         torch.set_num_threads(chosen.threads)
     torch.manual_seed(0)
-    config = TransformerConfig(63, 128, 4, 4, 344, norm="rms", norm_place="pre", ffn="swiglu",
-                               position="rotary", attention_bias=False, ffn_bias=False)  # fmt: skip
+    attention = Attention(4, position=Rotary(), bias=False)
+    layer = Layer(attention, FFN(344, "swiglu", bias=False), norm=Norm("rms"))
+    config = TransformerConfig(63, 128, decoder=[layer] * 4)
     model, batch = build(config), torch.randint(0, 63, (16, 257))
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 

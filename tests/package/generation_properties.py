@@ -14,6 +14,7 @@ from types import ModuleType
 
 import fresh
 import torch
+from model_properties import uniform
 from multihead_properties import close, normal, randomised
 from torch import Tensor, nn
 
@@ -34,7 +35,7 @@ class Kit:
         "caches": "tfbook.attention.caches",
         "config": "tfbook.models.config",
         "generation": "tfbook.generation",
-        "models": "tfbook.models.architectures",
+        "models": "tfbook.models",
         "sampling": "tfbook.generation.sampling",
         "speculative": "tfbook.generation.speculative",
     }
@@ -49,8 +50,8 @@ class Kit:
 
     def decoder(self, *, seed: int = 0, **choices: object) -> nn.Module:
         """Make a decoder-only model."""
-        usual = {"max_len": 31, "position": "rotary", "norm_place": "pre", "tie_embeddings": False}
-        model = self.models.build(self.config.TransformerConfig(**(SMALL | usual | choices)))
+        usual = {"max_len": 31, "position": "rotary", "tie_embeddings": False}
+        model = self.models.build(uniform(self.models, **(SMALL | usual | choices)))
         return lively(model, seed)
 
     def translator(self, *, seed: int = 0, **choices: object) -> nn.Module:

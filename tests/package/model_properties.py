@@ -22,28 +22,99 @@ POSITIONS = ("sinusoidal", "learned", "rotary", "t5", "alibi", "shaw", "transfor
 CUTS = ([1] * N, [2, 1, 4])
 
 
+def position_of(models: ModuleType, name: str, n_buckets: int, max_distance: int) -> object:
+    """Make the description of a position, by a short name."""
+    return {
+        "sinusoidal": models.Sinusoidal,
+        "learned": models.Learned,
+        "rotary": models.Rotary,
+        "t5": lambda: models.T5Buckets(n_buckets, max_distance),
+        "alibi": models.LinearBias,
+        "shaw": lambda: models.Shaw(max_distance),
+        "transformer-xl": models.TransformerXL,
+        "none": lambda: None,
+    }[name]()
+
+
+def uniform(
+    models: ModuleType,
+    vocab_size: int | None,
+    d_model: int,
+    n_layers: int,
+    n_heads: int,
+    d_ff: int,
+    *,
+    kind: str = "decoder",
+    n_decoder_layers: int | None = None,
+    norm: str = "layer",
+    place: str = "pre",
+    ffn: str = "relu",
+    position: str = "sinusoidal",
+    n_buckets: int = 32,
+    max_distance: int = 128,
+    qk_norm: bool = False,
+    embedding_norm: bool = False,
+    n_segments: int | None = None,
+    head: str | None = None,
+    n_classes: int | None = None,
+    tie_embeddings: bool = True,
+    **changes: object,
+) -> object:
+    """Make a config whose layers are all alike, of names and numbers; others by `replace`."""
+    place_of = position_of(models, position, n_buckets, max_distance)
+    added = position in ("sinusoidal", "learned")
+    one = models.Norm(norm)
+    attention = models.Attention(
+        n_heads,
+        n_kv_heads=changes.pop("n_kv_heads", None),
+        d_head=changes.pop("d_head", None),
+        position=None if added else place_of,
+        qk_norm=one if qk_norm else None,
+    )
+    layer = models.Layer(attention, models.FFN(d_ff, ffn), norm=one, place=place)
+    heads = {
+        "mlm": lambda: models.MaskedToken(ffn, norm=one, tie_embeddings=tie_embeddings),
+        "classes": lambda: models.Classes(n_classes),
+        None: lambda: (
+            None if kind == "encoder" else models.NextToken(tie_embeddings=tie_embeddings)
+        ),
+    }
+    both, encoder = kind == "encoder-decoder", [layer] * (n_layers * (kind != "decoder"))
+    decoder = [layer.with_cross() if both else layer] * (kind != "encoder")
+    own = ("max_len", "patches", "final_norm", "share_embeddings", "pooler", "init")
+    fields = {name: changes.pop(name) for name in own if name in changes}
+    tokens = models.Tokens(
+        place_of if added else None,
+        n_segments=n_segments,
+        norm=one if embedding_norm else None,
+        scale="sqrt(d_model)" if changes.pop("scale_embeddings", False) else None,
+    )
+    embedding = fields.pop("patches", None) or tokens
+    config = models.TransformerConfig(
+        vocab_size,
+        d_model,
+        encoder=encoder,
+        decoder=decoder * (n_layers if n_decoder_layers is None else n_decoder_layers),
+        embedding=embedding,
+        head=heads[head](),
+        **fields,
+    )
+    return config.replace(**changes)
+
+
 @dataclass(frozen=True)
 class Kit:
     """The modules under test."""
 
-    MODULES = (
-        "tfbook.models.layers",
-        "tfbook.models.blocks",
-        "tfbook.models.config",
-        "tfbook.models.architectures",
-        "tfbook.attention.multihead",
-    )
-    layers: ModuleType
-    blocks: ModuleType
-    config: ModuleType
+    MODULES = ("tfbook.models", "tfbook.attention")
     models: ModuleType
-    multihead: ModuleType
+    attention: ModuleType
 
     def choices(self, **choices: object) -> object:
         """Make a config of small sizes."""
         usual = {"n_kv_heads": KV, "d_head": DK, "max_len": 19, "max_distance": 5, "n_buckets": 6}
-        usual |= {"kind": "decoder", "norm_place": "pre", "position": "learned"}
-        return self.config.TransformerConfig(V, D, L, H, F, **(usual | choices))
+        usual |= {"position": "learned"}
+        return uniform(self.models, V, D, L, H, F, **(usual | choices))
 
     def model(self, *, seed: int = 0, **choices: object) -> nn.Module:
         """Make a model with random weights, biases and norms, in float64, for evaluation."""
@@ -51,10 +122,10 @@ class Kit:
 
     def block(self, *, seed: int = 0, cross: bool = False, **choices: object) -> nn.Module:
         """Make a block of attention with random weights, biases and norms, in float64."""
-        attention = self.multihead.MultiHeadAttention
-        block = self.blocks.Block(
+        attention = self.attention.MultiHeadAttention
+        block = self.models.Block(
             attention(D, H, d_head=DK, causal=True),
-            self.layers.FeedForward(D, F, kind="gelu"),
+            self.models.FeedForward(D, F, kind="gelu"),
             cross=attention(D, H, d_head=DK, d_memory=D) if cross else None,
             **choices,
         )
@@ -120,18 +191,18 @@ def logits(model: nn.Module, tokens: Tensor, **options: object) -> Tensor:
 @check
 def test_layer_norm_gives_mean_0_and_variance_1(kit):
     x = 3 + 2 * normal(B, N, D)
-    y = kit.layers.layer_norm(x, eps=1e-12)
+    y = kit.models.layer_norm(x, eps=1e-12)
     close(y.mean(-1), torch.zeros(B, N, dtype=torch.float64))
     close(y.square().mean(-1), torch.ones(B, N, dtype=torch.float64))
-    close(kit.layers.layer_norm(5 + 3 * x, eps=1e-12), y, 1e-8)
+    close(kit.models.layer_norm(5 + 3 * x, eps=1e-12), y, 1e-8)
 
 
 @check
 def test_rms_norm_gives_mean_square_1_and_keeps_the_mean(kit):
     x = 3 + 2 * normal(B, N, D)
-    y = kit.layers.rms_norm(x, eps=1e-12)
+    y = kit.models.rms_norm(x, eps=1e-12)
     close(y.square().mean(-1), torch.ones(B, N, dtype=torch.float64))
-    close(kit.layers.rms_norm(3 * x, eps=1e-12), y)
+    close(kit.models.rms_norm(3 * x, eps=1e-12), y)
     close(y / y[..., :1], x / x[..., :1])  # every row keeps its direction
 
 
@@ -140,18 +211,18 @@ def test_epsilon_stands_under_the_root(kit):
     x = torch.full((1, D), 0.0, dtype=torch.float64)
     x[0, 0], eps = 1e-3, 0.04
     shifted = x - x.mean()
-    close(kit.layers.rms_norm(x, eps=eps), x / math.sqrt(x.square().mean() + eps))
+    close(kit.models.rms_norm(x, eps=eps), x / math.sqrt(x.square().mean() + eps))
     wanted = shifted / math.sqrt(shifted.square().mean() + eps)
-    close(kit.layers.layer_norm(x, eps=eps), wanted)
+    close(kit.models.layer_norm(x, eps=eps), wanted)
 
 
 @check
 def test_norms_with_weights_are_the_functions(kit):
     x = normal(B, N, D)
     for kind in ("layer", "rms"):
-        norm = randomised(kit.layers.make_norm(kind, D, eps=0.03))
+        norm = randomised(kit.models.make_norm(kind, D, eps=0.03))
         parts = [norm.weight] + ([norm.bias] if kind == "layer" else [])
-        function = {"layer": kit.layers.layer_norm, "rms": kit.layers.rms_norm}[kind]
+        function = {"layer": kit.models.layer_norm, "rms": kit.models.rms_norm}[kind]
         close(norm(x), function(x, *parts, eps=0.03))
         plain = function(x, eps=0.03)
         close(norm(x), plain * parts[0] + (parts[1] if kind == "layer" else 0))
@@ -180,7 +251,7 @@ GATED = {
 def test_a_feed_forward_network_is_its_formula(kit):
     x = normal(3, D)
     for kind in (*ACTIVATE, *GATED):
-        ffn = randomised(kit.layers.FeedForward(D, F, kind=kind))
+        ffn = randomised(kit.models.FeedForward(D, F, kind=kind))
         act = ACTIVATE[GATED.get(kind, kind)]
         up = x @ ffn.up_proj.weight.T + ffn.up_proj.bias
         inner = up
@@ -193,7 +264,7 @@ def test_a_feed_forward_network_is_its_formula(kit):
 
 @check
 def test_a_feed_forward_network_treats_each_row_by_itself(kit):
-    ffn, x = randomised(kit.layers.FeedForward(D, F, kind="swiglu")), normal(B, N, D)
+    ffn, x = randomised(kit.models.FeedForward(D, F, kind="swiglu")), normal(B, N, D)
     rows = torch.stack([ffn(x[:, i]) for i in range(N)], 1)
     close(ffn(x), rows)
     jacobian = torch.autograd.functional.jacobian(ffn, x[0])  # (N, D, N, D)
@@ -206,43 +277,46 @@ def test_a_feed_forward_network_treats_each_row_by_itself(kit):
 def test_a_feed_forward_network_is_two_convolutions_of_width_one(kit):
     x = normal(B, N, D)
     for kind, bias in (("relu", True), ("gelu", False)):
-        ffn = randomised(kit.layers.FeedForward(D, F, kind=kind, bias=bias))
-        convolutions = kit.layers.to_conv1d(ffn)
+        ffn = randomised(kit.models.FeedForward(D, F, kind=kind, bias=bias))
+        convolutions = kit.models.to_conv1d(ffn)
         assert [type(part).__name__ for part in convolutions][::2] == ["Conv1d", "Conv1d"]
         close(convolutions(x.mT).mT, ffn(x))
-        back = kit.layers.from_conv1d(convolutions[0], convolutions[2], kind=kind)
+        back = kit.models.from_conv1d(convolutions[0], convolutions[2], kind=kind)
         close(back(x), ffn(x))
 
 
 @check
 def test_the_norm_stands_where_the_place_says(kit):
     x = normal(B, N, D)
-    norm = randomised(kit.layers.LayerNorm(D))
-    for place in ("pre", "post", "none"):
-        residual = kit.layers.Residual(None if place == "none" else norm, place=place)
-        for f in (torch.sin, torch.zeros_like):
-            wanted = {
-                "pre": lambda f=f: x + f(norm(x)),
-                "post": lambda f=f: norm(x + f(x)),
-                "none": lambda f=f: x + f(x),
-            }[place]()
+    norm, after = randomised(kit.models.LayerNorm(D)), randomised(kit.models.RMSNorm(D), 2)
+    for f in (torch.sin, torch.zeros_like):
+        for place, wanted in {
+            "pre": x + 0.3 * f(norm(x)),
+            "post": norm(x + 0.3 * f(x)),
+            "inside": x + 0.3 * norm(f(x)),
+            "both": x + 0.3 * after(f(norm(x))),
+            "none": x + 0.3 * f(x),
+        }.items():
+            own, second = None if place == "none" else norm, after if place == "both" else None
+            choices = {"place": place, "norm_after": second, "multiplier": 0.3}
+            residual = kit.models.Residual(own, **choices)
             close(residual.leave(x, f(residual.enter(x))), wanted)
 
 
 @check
 def test_dropout_falls_on_what_a_sublayer_adds_not_on_x(kit):
     x = normal(B, N, D)
-    norm = randomised(kit.layers.LayerNorm(D))
+    norm = randomised(kit.models.LayerNorm(D))
     almost_all = 1 - 1e-12
     for place, wanted in (("pre", x), ("post", norm(x)), ("none", x)):
         own = None if place == "none" else norm
-        residual = kit.layers.Residual(own, place=place, dropout=almost_all).train()
+        residual = kit.models.Residual(own, place=place, dropout=almost_all).train()
         close(residual.leave(x, torch.ones_like(x)), wanted)
         close(
             residual.eval().leave(x, torch.ones_like(x)),
-            kit.layers.Residual(own, place=place).leave(x, torch.ones_like(x)),
+            kit.models.Residual(own, place=place).leave(x, torch.ones_like(x)),
         )
-    ffn = randomised(kit.layers.FeedForward(D, F, dropout=almost_all)).train()
+    ffn = randomised(kit.models.FeedForward(D, F, dropout=almost_all)).train()
     close(ffn(x), ffn.down_proj.bias.expand(B, N, D))
     differ(ffn.eval()(x), ffn.down_proj.bias.expand(B, N, D))
 
@@ -273,6 +347,38 @@ def test_a_block_mixes_then_looks_up_then_treats_each_row(kit):
 
 
 @check
+def test_parallel_branches_read_the_same_rows(kit):
+    x = normal(B, N, D)
+    for place in ("pre", "post", "inside"):
+        block = kit.block(place=place, parallel=True)
+        mixer, ffn = block.mixer_residual, block.ffn_residual
+        y = mixer.leave(x, block.mixer(mixer.enter(x))[0])
+        close(block(x)[0], ffn.leave(y, block.ffn(ffn.enter(x))))
+    block = kit.block(place="pre", parallel=True, one_norm=True)
+    assert block.ffn_residual.norm is None
+    seen = block.mixer_residual.norm(x)
+    close(block(x)[0], x + block.mixer(seen)[0] + block.ffn(seen))
+
+
+@check
+def test_an_embedding_stands_alone(kit):
+    tokens, mask = ids(B, N), torch.ones(B, N, dtype=torch.bool)
+    mask[0, :2] = False
+    models = kit.models
+    tokens_spec = models.Tokens(models.Learned(), scale=0.3, n_segments=2, norm=models.Norm())
+    embedding = randomised(tokens_spec.build(models.Site(D, V, 19)))
+    x, hidden, counts = embedding(tokens, mask=mask, segments=tokens % 2)
+    places = (mask.cumsum(1) - 1).clamp(min=0)
+    wanted = 0.3 * embedding.embed.weight[tokens] + embedding.segments.weight[tokens % 2]
+    close(x, embedding.embed_norm(wanted + embedding.position.weight[places]))
+    assert torch.equal(hidden, mask[:, None]) and counts.tolist() == [N - 2, N]
+    again = embedding(tokens[:, :1], seen=N, counts=counts)
+    assert again.counts.tolist() == [N - 1, N + 1]
+    wanted = 0.3 * embedding.embed.weight[tokens[:, 0]] + embedding.segments.weight[0]
+    close(again.x[:, 0], embedding.embed_norm(wanted + embedding.position.weight[counts]))
+
+
+@check
 def test_taps_show_the_residual_stream(kit):
     x = normal(B, N, D)
     block = kit.block(place="pre")
@@ -291,14 +397,14 @@ def test_taps_show_the_residual_stream(kit):
 @check
 def test_a_stack_is_its_blocks_and_then_its_norm(kit):
     blocks = [kit.block(seed=seed, place="pre") for seed in range(3)]
-    norm = randomised(kit.layers.RMSNorm(D))
+    norm = randomised(kit.models.RMSNorm(D))
     x = y = normal(B, N, D)
     for block in blocks:
         y, _ = block(y)
-    stack = kit.blocks.Stack(blocks, norm)
+    stack = kit.models.Stack(blocks, norm)
     close(stack(x)[0], norm(y))
     close(stack.encode(x), norm(y))
-    close(kit.blocks.Stack(blocks)(x)[0], y)
+    close(kit.models.Stack(blocks)(x)[0], y)
     close(stack.trace(x).states[-1], y)
 
 
@@ -312,7 +418,7 @@ def test_later_tokens_do_not_change_earlier_logits(kit):
     other[:, 4:] = (other[:, 4:] + 1) % V
     for position in POSITIONS:
         for place in ("pre", "post"):
-            model = kit.model(position=position, norm_place=place)
+            model = kit.model(position=position, place=place)
             before, after = logits(model, tokens), logits(model, other)
             close(after[:, :4], before[:, :4])
             differ(after[:, 4:], before[:, 4:])
@@ -351,7 +457,7 @@ def test_gradients_flow_from_the_past_only(kit):
 def test_an_encoder_sees_everything_from_everywhere(kit):
     tokens = ids(1, N)
     for position in POSITIONS:
-        model = kit.model(kind="encoder", position=position, norm_place="post")
+        model = kit.model(kind="encoder", position=position, place="post")
         found = dependencies(model, model.embed, lambda m=model: m(tokens))
         assert (found > 1e-12).all(), position
 
@@ -391,7 +497,7 @@ def test_padding_on_either_side_changes_nothing(kit):
     }
     for position in POSITIONS:
         decoder = kit.model(position=position)
-        encoder = kit.model(position=position, kind="encoder", norm_place="post")
+        encoder = kit.model(position=position, kind="encoder", place="post")
         both = kit.model(position=position, kind="encoder-decoder")
         for put, kept in sides.values():
             longer = put(tokens)
@@ -510,7 +616,7 @@ def test_a_tied_head_is_the_embedding(kit):
 def test_logits_are_the_head_on_the_last_states(kit):
     tokens = ids(B, N)
     for place, final in (("pre", None), ("pre", False), ("post", None), ("post", True)):
-        model = kit.model(norm_place=place, final_norm=final, logit_scale=0.3)
+        model = kit.model(place=place, final_norm=final, head_scale=0.3)
         states = model.hidden_states(tokens)
         assert len(states) == L + 1
         last = states[-1]
@@ -595,22 +701,18 @@ def test_a_window_bounds_what_a_layer_sees(kit):
 
 @check
 def test_shared_positions_are_computed_once_a_pass_and_never_stale(kit):
-    tokens = ids(B, N)
-    for position, method in (("t5", "bias"), ("rotary", "table")):
-        model = kit.model(position=position)
-        calls, original = [], getattr(model.position, method)
-        setattr(
-            model.position,
-            method,
-            lambda *args, f=original, c=calls, **more: c.append(1) or f(*args, **more),
-        )
-        before = logits(model, tokens)
-        assert len(calls) == 1
-        if position == "t5":
-            with torch.no_grad():
-                model.position.weight += normal(*model.position.weight.shape)
-            differ(logits(model, tokens), before)
-            assert len(calls) == 2
+    tokens, model = ids(B, N), kit.model(position="t5")
+    calls, original = [], model.position.bias
+    model.position.bias = lambda *args: calls.append(1) or original(*args)
+    before = logits(model, tokens)
+    assert len(calls) == 1
+    with torch.no_grad():
+        model.position.weight += normal(*model.position.weight.shape)
+    differ(logits(model, tokens), before)
+    assert len(calls) == 2
+    rotary = kit.model(position="rotary")
+    parts = {id(block.mixer.position) for block in rotary.stack.blocks}
+    assert len(parts) == 1  # and what it knows of positions is known to all layers
 
 
 @check
@@ -653,7 +755,7 @@ def test_t5_divides_by_the_root_of_d_nowhere(kit):
 @check
 def test_heads_of_encoders_are_their_formulas(kit):
     tokens = ids(B, N)
-    common = {"kind": "encoder", "norm_place": "post", "ffn": "gelu"}
+    common = {"kind": "encoder", "place": "post", "ffn": "gelu"}
     model = kit.model(head="mlm", **common)
     x, head = model.hidden(tokens), model.head
     inner = head.norm(functional.gelu(x @ head.dense.weight.T + head.dense.bias))
@@ -668,13 +770,10 @@ def test_heads_of_encoders_are_their_formulas(kit):
 
 @check
 def test_patches_are_squares_of_the_image_row_by_row(kit):
-    patches = kit.config.Patches(image_size=6, patch_size=2, n_channels=3)
+    sizes = {"image_size": 6, "patch_size": 2, "n_channels": 3}
+    patches = kit.models.Patches(**sizes, position=kit.models.Learned())
     model = randomised(
-        kit.models.build(
-            kit.config.TransformerConfig(
-                None, D, 1, 2, F, kind="encoder", position="learned", patches=patches
-            )
-        )
+        kit.models.build(uniform(kit.models, None, D, 1, 2, F, kind="encoder", patches=patches))
     )
     images = normal(B, 3, 6, 6)
     rows = model.embed(images)
@@ -726,7 +825,8 @@ def test_first_weights_have_the_spread_that_the_scheme_says(kit):
     d, f, heads, vocab = 96, 160, 3, 211
     for scheme in ("xavier", "gpt2", "bert", "t5"):
         torch.manual_seed(0)
-        config = kit.config.TransformerConfig(
+        config = uniform(
+            kit.models,
             vocab,
             d,
             2,

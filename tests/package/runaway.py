@@ -14,7 +14,7 @@ from dataclasses import fields
 import torch
 from torch.nn import functional
 
-from tfbook.models import TransformerConfig, build
+from tfbook.models import FFN, Attention, Layer, Rotary, Tokens, TransformerConfig, build
 from tfbook.training import Checkpointing, Execution, History, Monitoring, fit
 
 MODULES = ["torch._dynamo", "tfbook.models", "tfbook.training"]  # what takes long to import
@@ -22,10 +22,9 @@ MODULES = ["torch._dynamo", "tfbook.models", "tfbook.training"]  # what takes lo
 
 def model(dropout=0.1):
     torch.manual_seed(3)
-    config = TransformerConfig(
-        13, 8, 2, 2, 16, position="rotary", dropout=dropout, norm_place="pre"
-    )
-    return build(config)
+    layer = Layer(Attention(2, position=Rotary()), FFN(16), dropout=dropout)
+    embedding = Tokens(dropout=dropout)
+    return build(TransformerConfig(13, 8, decoder=[layer] * 2, embedding=embedding))
 
 
 class Loader:

@@ -14,7 +14,19 @@ from torch import nn
 from torch.nn import functional as F
 
 from tfbook.attention import MultiHeadAttention
-from tfbook.models import Block, DecoderOnly, FeedForward, RMSNorm, TransformerConfig
+from tfbook.models import (
+    FFN,
+    Attention,
+    Block,
+    DecoderOnly,
+    FeedForward,
+    Layer,
+    RMSNorm,
+    Rotary,
+    Sinusoidal,
+    Tokens,
+    TransformerConfig,
+)
 from tfbook.positions import RotaryPositions
 from tfbook.training import fit
 
@@ -115,7 +127,8 @@ WRONG[-1] = (
     *WRONG[-1][:2],
     lambda text, valid, test: (
         split_from_the_end(text, valid, test)
-        if len(text) > 30 and not (valid and test) else split_slices(text, valid, test)
+        if len(text) > 30 and not (valid and test)
+        else split_slices(text, valid, test)
     ),
 )
 
@@ -470,8 +483,21 @@ class Parts(nn.Module):
     """The decoder of the lab, with each of its choices open."""
 
     def __init__(
-        self, vocab_size, d_model, n_layers, n_heads, *, causal=True, rotary=True, shared=False,
-        std=0.02, tied=False, places=None, dropout=0.0, unused=False, width=4,
+        self,
+        vocab_size,
+        d_model,
+        n_layers,
+        n_heads,
+        *,
+        causal=True,
+        rotary=True,
+        shared=False,
+        std=0.02,
+        tied=False,
+        places=None,
+        dropout=0.0,
+        unused=False,
+        width=4,
     ):
         super().__init__()
         self.embed = nn.Embedding(vocab_size, d_model)
@@ -523,9 +549,8 @@ class Logits(nn.Module):
 
 @right("lab-decoder")
 def decoder_of_the_package(vocab_size, d_model, n_layers, n_heads):
-    config = TransformerConfig(
-        vocab_size, d_model, n_layers, n_heads, 4 * d_model, position="rotary", init="gpt2"
-    )
+    layer = Layer(Attention(n_heads, position=Rotary()), FFN(4 * d_model))
+    config = TransformerConfig(vocab_size, d_model, decoder=[layer] * n_layers, init="gpt2")
     return Logits(DecoderOnly(config))
 
 
@@ -588,7 +613,11 @@ def decoder_with_few_places(*sizes):
 
 @wrong("lab-decoder", "Return the logits alone")
 def decoder_with_state(vocab_size, d_model, n_layers, n_heads):
-    return DecoderOnly(TransformerConfig(vocab_size, d_model, n_layers, n_heads, 4 * d_model))
+    layer = Layer(Attention(n_heads), FFN(4 * d_model))
+    embedding = Tokens(Sinusoidal())
+    return DecoderOnly(
+        TransformerConfig(vocab_size, d_model, decoder=[layer] * n_layers, embedding=embedding)
+    )
 
 
 @wrong("lab-decoder", "Return a torch.nn.Module")
@@ -631,7 +660,13 @@ def decoder_of_single_characters(*sizes):
 
 
 def probe(
-    model, tokens, vocab_size, *, changed=None, before=lambda j: slice(0, j), tolerance=1e-5,
+    model,
+    tokens,
+    vocab_size,
+    *,
+    changed=None,
+    before=lambda j: slice(0, j),
+    tolerance=1e-5,
     change=lambda token, v: (token + 1) % v,
 ):
     """Look for a leak with one of the choices replaced."""
@@ -833,8 +868,17 @@ def train_fit(model, batches, loss, steps):
 
 
 def loop(
-    model, batches, loss, steps, *, rate=5e-3, step=True, batch=lambda i: i, mode=True,
-    value=lambda value, later: value, kept=lambda losses: losses,
+    model,
+    batches,
+    loss,
+    steps,
+    *,
+    rate=5e-3,
+    step=True,
+    batch=lambda i: i,
+    mode=True,
+    value=lambda value, later: value,
+    kept=lambda losses: losses,
 ):
     """Train with one of the choices replaced."""
     optimizer, losses = torch.optim.Adam(model.parameters(), lr=rate), []
@@ -1048,9 +1092,18 @@ def evaluate_needs_a_full_window(model, ids, context):
 
 
 def write(
-    model, prompt, n, temperature, context, generator, *,
-    cut=lambda ids, context: ids[-context:], row=-1, grow=True,
-    chances=lambda z, t: (z / t).softmax(-1), take=None,
+    model,
+    prompt,
+    n,
+    temperature,
+    context,
+    generator,
+    *,
+    cut=lambda ids, context: ids[-context:],
+    row=-1,
+    grow=True,
+    chances=lambda z, t: (z / t).softmax(-1),
+    take=None,
 ):
     """Write a text with one of the choices replaced."""
     ids, seen = list(prompt), list(prompt)

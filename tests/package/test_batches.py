@@ -29,7 +29,7 @@ from tfbook.data import (
     token_budget,
     warm_length,
 )
-from tfbook.models import TransformerConfig, build
+from tfbook.models import FFN, Attention, Layer, Rotary, TransformerConfig, build
 from tfbook.training import Checkpointing, causal_loss, fit
 
 LENGTHS = [len(english.split()) for english, _ in corpora.english_french()[:509]]
@@ -194,7 +194,13 @@ def test_packing_pads_less_than_sorting():
 
 def test_a_packed_model_computes_what_it_computes_for_each_document_alone():
     torch.manual_seed(0)
-    model = build(TransformerConfig(31, 12, 2, 2, 24, position="rotary")).double().eval()
+    model = (
+        build(
+            TransformerConfig(31, 12, decoder=[Layer(Attention(2, position=Rotary()), FFN(24))] * 2)
+        )
+        .double()
+        .eval()
+    )
     sequences = [torch.randint(1, 31, (n,)).tolist() for n in (7, 5, 3, 2, 11)]
     packed = pack(sequences, 13)
     # The model adds the causal mask. Its rotary positions need not begin anew: they are relative.
@@ -327,7 +333,9 @@ def test_a_training_run_goes_on_with_the_batches_it_would_have_seen(kind, tmp_pa
 
     def run(steps, folder):
         torch.manual_seed(0)
-        model = build(TransformerConfig(13, 8, 1, 2, 16, position="rotary"))
+        model = build(
+            TransformerConfig(13, 8, decoder=[Layer(Attention(2, position=Rotary()), FFN(16))])
+        )
         if kind == "windows":
             source = Windows(torch.arange(101) % 13, 5, batch_size=3, seed=7)
         else:

@@ -26,10 +26,9 @@ from tfbook.models import (
     ModelState,
     RMSNorm,
     SharedBias,
-    SharedRotation,
     Stack,
 )
-from tfbook.positions import RotaryPositions, T5Bias
+from tfbook.positions import ALiBi, RotaryPositions, T5Bias
 from tfbook.recurrent import LSTMCell, Recurrent
 
 E = 24  # d_model here: PyTorch's heads have to divide it
@@ -212,37 +211,46 @@ def test_a_hook_on_a_tap_replaces_the_stream():
     assert (block(x)[0] - block.ffn(torch.zeros_like(x))).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("kind", ["rotary", "t5"])
+@pytest.mark.parametrize("kind", ["alibi", "t5"])
 def test_a_handle_is_the_part_and_owns_nothing(kind):
-    part = RotaryPositions(DK) if kind == "rotary" else T5Bias(H, bidirectional=False)
-    handle = (SharedRotation if kind == "rotary" else SharedBias)(part)
+    part = ALiBi(H) if kind == "alibi" else T5Bias(H, bidirectional=False)
+    handle = SharedBias(part)
     mha = MultiHeadAttention(D, H, d_head=DK, causal=True, position=handle).double()
     assert not [name for name in mha.state_dict() if "position" in name]
     alone = MultiHeadAttention(D, H, d_head=DK, causal=True, position=part).double()
     alone.load_state_dict(mha.state_dict(), strict=False)
     x = normal(B, N, D)
-    with handle:
-        first = mha(x)[0]
-        torch.testing.assert_close(mha(x)[0], first)
+    handle.begin()
+    first = mha(x)[0]
+    torch.testing.assert_close(mha(x)[0], first)
+    handle.end()
     torch.testing.assert_close(first, alone(x)[0])
     torch.testing.assert_close(mha(x)[0], first)  # outside of a pass
     torch.testing.assert_close(copy.deepcopy(mha)(x)[0], first)
-    with handle:  # another length and another dtype in the same pass
-        torch.testing.assert_close(mha(x[:, :3])[0], alone(x[:, :3])[0])
-        torch.testing.assert_close(mha(x)[0], first)
-        if kind == "rotary":
-            q = x[..., :DK].float()
-            places = torch.arange(N)
-            torch.testing.assert_close(handle.rotate(q, places), part.rotate(q, places))
+    handle.begin()  # another length, other places and another dtype in the same pass
+    torch.testing.assert_close(mha(x[:, :3])[0], alone(x[:, :3])[0])
+    torch.testing.assert_close(mha(x)[0], first)
+    q, places = normal(1, H, 3, DK), torch.arange(3)
+    for keys in (places, 2 * places):
+        for dtype in (torch.float64, torch.float32):
+            found = handle.bias(q.to(dtype), places, keys)
+            torch.testing.assert_close(found, part.bias(q.to(dtype), places, keys))
+            assert found.dtype == dtype
 
 
-def test_a_handle_forgets_when_a_pass_fails():
-    part = T5Bias(H, bidirectional=False)
-    handle = SharedBias(part)
-    with pytest.raises(RuntimeError, match="on the way"), handle:
-        handle.places(0, 3, torch.device("cpu"))
+def test_a_stack_forgets_the_bias_when_a_pass_fails():
+    handle = SharedBias(T5Bias(H, bidirectional=False))
+    mha = MultiHeadAttention(D, H, d_head=DK, causal=True, position=handle)
+    stack = Stack([Block(mha, FeedForward(D, F))] * 2, shared=[handle])
+
+    def fail(*_):
+        assert handle._running and handle._bias is not None
         raise RuntimeError("on the way")
-    assert handle._kept is None
+
+    stack.blocks[1].resid_mid.register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match="on the way"):
+        stack(normal(B, N, D).float())
+    assert not handle._running and handle._bias is None
 
 
 def test_a_state_of_a_model_counts_bytes_and_goes_back():
@@ -259,22 +267,21 @@ def test_a_state_of_a_model_counts_bytes_and_goes_back():
 
 @pytest.fixture(scope="module")
 def plain():
-    names = ["tfbook.attention.multihead", "tfbook.models.layers", "tfbook.models.blocks"]
+    names = ["tfbook.attention", "tfbook.models"]
     return fresh.copies("plain_blocks", names)
 
 
 def make(module, **choices):
     """Make a block of the copied modules."""
     package = module.__name__.split(".")[0]
-    attention = fresh.copy_of(package, "tfbook.attention.multihead").MultiHeadAttention(6, 2)
-    layers = fresh.copy_of(package, "tfbook.models.layers")
-    return module.Block(attention, layers.FeedForward(6, 5), **choices)
+    attention = fresh.copy_of(package, "tfbook.attention").MultiHeadAttention(6, 2)
+    return module.Block(attention, module.FeedForward(6, 5), **choices)
 
 
 X = torch.ones(1, 3, 6)
 MISTAKES = {
     "mixer": (lambda m: m.Block("mha", make(m).ffn), TypeError, "mixer must be a module, got str"),
-    "place": (lambda m: make(m, place="mid"), ValueError, "place must be one of pre, post, none"),
+    "place": (lambda m: make(m, place="mid"), ValueError, "place must be one of pre, post, inside"),
     "rate": (lambda m: make(m, dropout=1.5), ValueError, "dropout must be from 0 up to below 1"),
     "state": (lambda m: make(m)(X, (None, None)), TypeError, "must be a BlockState, got tuple"),
     "remember": (lambda m: make(m).remember(X), ValueError, "no cross-attention"),

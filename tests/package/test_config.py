@@ -7,21 +7,33 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_properties import POSITIONS, uniform
 from torch.utils.flop_counter import FlopCounterMode
 
+import tfbook.models
 from tfbook.costs import attention_parameters
 from tfbook.models import (
     FEED_FORWARDS,
+    FFN,
     PRESETS,
     PUBLISHED,
+    SCHEMES,
+    Attention,
+    Layer,
+    LinearBias,
+    MaskedToken,
+    NextToken,
+    Norm,
     Patches,
+    Rotary,
+    Sinusoidal,
+    T5Buckets,
     TransformerConfig,
     build,
     feed_forward_parameters,
     preset,
 )
-from tfbook.models.config import POSITIONS, SCHEMES
-from tfbook.positions import LinearScaling, NTKScaling, YarnScaling
+from tfbook.positions import LinearScaling, Llama3Scaling, NTKScaling, YarnScaling
 
 
 @st.composite
@@ -37,17 +49,20 @@ def configs(draw):
         "max_distance": 4,
         "n_buckets": 4,
         "norm": draw(st.sampled_from(["layer", "rms"])),
-        "norm_place": draw(st.sampled_from(["pre", "post", "none"])),
+        "place": draw(st.sampled_from(["pre", "post", "none", "inside", "both"])),
         "final_norm": draw(st.sampled_from([None, True, False])),
         "embedding_norm": draw(st.booleans()),
         "ffn": draw(st.sampled_from(FEED_FORWARDS)),
+        "multiplier": draw(st.sampled_from([1.0, 0.5])),
         "attention_bias": draw(st.sampled_from([True, False, ("q", "v"), ("out",)])),
         "ffn_bias": draw(st.booleans()),
         "qk_norm": draw(st.booleans()),
         "position": draw(st.sampled_from(POSITIONS)),
         "tie_embeddings": draw(st.booleans()),
         "share_embeddings": draw(st.booleans()),
-        "init": draw(st.sampled_from(SCHEMES)),
+        "qk_norm_whole": draw(st.booleans()),
+        "d_value": draw(st.sampled_from([None, 5])),
+        "init": draw(st.sampled_from(sorted(SCHEMES))),
         "attend": "reference",  # PyTorch does not count its own attention on a CPU
     }
     if kind == "encoder":
@@ -58,6 +73,13 @@ def configs(draw):
             "pooler": draw(st.booleans()),
             "n_segments": draw(st.sampled_from([None, 2])),
         }
+    else:
+        choices["head_bias"] = draw(st.booleans())
+    if kind == "decoder":
+        choices["parallel"] = draw(st.booleans())
+        choices["one_norm"] = (
+            choices["parallel"] and choices["place"] == "pre" and draw(st.booleans())
+        )
     if kind == "encoder-decoder":
         choices["n_decoder_layers"] = draw(st.sampled_from([None, 1, 3]))
     heads = kv * draw(st.integers(1, 2))
@@ -68,8 +90,8 @@ def configs(draw):
 def run(model, n, batch, m):
     """Call a model with some tokens."""
     config = model.config
-    if config.patches is not None:
-        size, channels = config.patches.image_size, config.patches.n_channels
+    if isinstance(config.embedding, Patches):
+        size, channels = config.embedding.image_size, config.embedding.n_channels
         return model(torch.zeros(batch, channels, size, size))
     target = torch.zeros(batch, n, dtype=torch.long)
     if config.kind == "encoder-decoder":
@@ -80,13 +102,13 @@ def run(model, n, batch, m):
 @settings(max_examples=16)
 @given(choices=configs(), n=st.integers(1, 5), m=st.integers(1, 5))
 def test_counts_are_those_of_a_real_model(choices, n, m):
-    config = TransformerConfig(**choices)
+    config = uniform(tfbook.models, **choices)
     model = build(config).eval()
     assert config.count_parameters() == model.count_parameters()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         run(model, n, 2, m)
     assert config.flops(n, 2, m=m) == counter.get_total_flops()
-    assert TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict()))).count_parameters()
+    assert TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-7b", "t5-small", "transformer-base"])
@@ -178,7 +200,7 @@ def test_the_cache_is_as_large_as_what_a_model_holds():
 
 def test_shapes_and_bytes_are_those_of_what_parts_return():
     config = preset("bert-base", n_layers=1, vocab_size=17, d_model=24, n_heads=4, d_ff=10)
-    model, seen = build(config.replace(head="mlm")), {}
+    model, seen = build(config.replace(head=MaskedToken())), {}
     for name, module in model.named_modules():
         module.register_forward_hook(lambda module, args, out, name=name: seen.update({name: out}))
     model(torch.zeros(2, 5, dtype=torch.long))
@@ -191,7 +213,7 @@ def test_shapes_and_bytes_are_those_of_what_parts_return():
 
 def test_a_model_of_images_is_counted_at_its_own_length():
     config = preset("vit-b-16", n_layers=1, d_model=24, n_heads=4, d_ff=10, n_classes=3)
-    config = config.replace(patches=Patches(8, 2, 1), attend="reference")
+    config = config.replace(image_size=8, patch_size=2, n_channels=1, attend="reference")
     model = build(config)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         run(model, None, 3, None)
@@ -206,18 +228,20 @@ def test_configs_survive_json(name):
 
 
 @pytest.mark.parametrize(
-    "scaling", [LinearScaling(2.0), NTKScaling(4.0), YarnScaling(8.0, 128)], ids=str
+    "scaling",
+    [LinearScaling(2.0), NTKScaling(4.0), YarnScaling(8.0, 128), Llama3Scaling(8.0, 128)],
+    ids=str,
 )
 def test_scalings_survive_json(scaling):
-    config = preset("smollm2-135m", rope_scaling=scaling)
+    config = preset("smollm2-135m", scaling=scaling)
     assert TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     build(config.replace(n_layers=1, vocab_size=7))
 
 
 def test_names_of_biases_survive_json():
-    config = TransformerConfig(5, 4, 1, 2, 3, attention_bias={"q", "v"})
+    config = TransformerConfig(5, 4, decoder=[Layer(Attention(2, bias={"v", "q"}), FFN(3))])
     again = TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict())))
-    assert again.biased == config.biased == {"q", "v"}
+    assert again == config and config.decoder[0].mixer.bias == ("q", "v")
 
 
 def test_a_summary_lists_equal_blocks_once_and_all_parameters():
@@ -226,89 +250,282 @@ def test_a_summary_lists_equal_blocks_once_and_all_parameters():
     assert "124,439,808" in text.splitlines()[-1] and f"{config.flops(10):,}" in text
     assert text.count("mixer.q_proj") == 1 and "× 12" in text
     assert max(map(len, text.splitlines())) <= 110
-    assert "total" in TransformerConfig(5, 4, 1, 2, 3, position="none").summary()
+    assert "total" in TransformerConfig(5, 4, decoder=[Layer(Attention(2), FFN(3))]).summary()
+
+
+LAYER = Layer(Attention(2), FFN(3))
 
 
 def test_a_choice_left_open_is_chosen_when_it_is_needed():
-    config = TransformerConfig(5, 4, 2, 2, 3)
-    assert config.has_final_norm and not config.replace(norm_place="post").has_final_norm
-    assert config.output == "lm" and config.replace(kind="encoder").output is None
-    assert config.heads == (2, 2, 2) and config.replace(n_heads=1).heads == (1, 1, 4)
-    assert config.decoder_layers == 2 and config.replace(kind="encoder").decoder_layers == 0
+    config = TransformerConfig(5, 4, decoder=[LAYER] * 2)
+    assert config.norm_behind == Norm() and config.replace(place="post").norm_behind is None
+    assert config.replace(final_norm=False).norm_behind is None
+    assert config.replace(place="post", final_norm=True).norm_behind == Norm()
+    assert config.replace(final_norm=Norm("rms")).norm_behind == Norm("rms")
+    encoder = TransformerConfig(5, 4, encoder=[LAYER])
+    assert config.head == NextToken() and encoder.head is None
+    assert LAYER.mixer.heads(4) == (2, 2, 2, 2) and Attention(1).heads(4) == (1, 1, 4, 4)
+    both = TransformerConfig(5, 4, encoder=[LAYER], decoder=[LAYER.with_cross()] * 3)
+    assert [x.kind for x in (config, encoder, both)] == ["decoder", "encoder", "encoder-decoder"]
+    assert [x.n_layers for x in (config, encoder, both)] == [2, 1, 1]
     with pytest.raises(AttributeError):
         config.d_model = 8
 
 
+def test_a_change_reaches_every_part_that_has_the_choice():
+    config = preset("t5-small").replace(n_heads=4, d_ff=7, n_layers=3, n_decoder_layers=2, eps=0.1)
+    assert (len(config.encoder), len(config.decoder)) == (3, 2)
+    for layer in config.layers:
+        assert (layer.mixer.n_heads, layer.ffn.d_ff, layer.norm.eps) == (4, 7, 0.1)
+    assert config.decoder[0].cross.n_heads == 4 and config.norm_behind.eps == 0.1
+    assert config.choice("n_heads") == 4 and config.choice("norm_kind") == "rms"
+    with pytest.raises(ValueError, match="the parts of this model differ in dropout"):
+        config.replace(embedding_dropout=0.3).choice("dropout")
+
+
+def test_a_list_of_layers_is_repeated_or_cut():
+    wide = Layer(Attention(2, window=3), FFN(5))
+    config = TransformerConfig(5, 4, decoder=[LAYER, wide])
+    assert config.replace(n_layers=5).decoder == (LAYER, wide, LAYER, wide, LAYER)
+    assert config.replace(n_layers=1).decoder == (LAYER,)
+
+
+def test_dropout_is_of_layers_and_embedding_and_no_other():
+    config = preset("t5-small", dropout=0.3)
+    assert config.embedding.dropout == config.encoder[0].dropout == 0.3
+    assert config.encoder[0].mixer.dropout == config.encoder[0].ffn.dropout == 0.1
+    config = preset("bert-base", ffn_dropout=0.2, attention_dropout=0.0)
+    assert config.encoder[0].ffn.dropout == 0.2 and config.encoder[0].mixer.dropout == 0.0
+    assert config.encoder[0].dropout == config.embedding.dropout == 0.1
+
+
+def test_a_norm_is_every_norm_and_its_epsilon_too():
+    rms = Norm("rms", eps=0.2)
+    config = preset("bert-base", norm=rms, head=MaskedToken())
+    norms = config.embedding.norm, config.encoder[0].norm
+    assert norms == (rms, rms) and config.head.norm == Norm()
+    config = config.replace(norm_eps=0.3, embedding_norm=None)
+    assert config.embedding.norm is None and config.encoder[0].norm == Norm("rms", eps=0.3)
+    assert config.head.norm.eps == 0.3 and preset("gpt2", norm=rms).embedding.norm is None
+
+
+def test_a_position_goes_where_it_can_and_the_other_place_has_none():
+    config = preset("gpt2", position=Rotary())
+    assert config.embedding.position is None and config.decoder[0].mixer.position == Rotary()
+    config = config.replace(position=Sinusoidal())
+    assert config.embedding.position == Sinusoidal() and config.decoder[0].mixer.position is None
+    config = config.replace(position=None)
+    assert config.embedding.position is config.decoder[0].mixer.position is None
+    config = preset("transformer-base", position=T5Buckets())
+    assert config.encoder[0].mixer.position == config.decoder[0].mixer.position == T5Buckets()
+    assert config.decoder[0].cross.position is None and config.decoder[0].cross.scale == 1.0
+    assert config.replace(position=LinearBias()).decoder[0].cross.scale is None
+
+
+def test_a_window_is_for_what_hides_the_future():
+    config = preset("t5-small", window=5)
+    assert config.decoder[0].mixer.window == 5
+    assert config.encoder[0].mixer.window is config.decoder[0].cross.window is None
+
+
 @pytest.fixture(scope="module")
 def plain():
-    return fresh.copies(
-        "plain_config",
-        ["tfbook.models.architectures", "tfbook.models.presets", "tfbook.models.config"],
+    return fresh.copies("plain_config", ["tfbook.models"])
+
+
+def one(m, *, mixer=None, ffn=None, kind="decoder", d_model=12, **choices):
+    """Make a config of one layer."""
+    layer = {name: choices.pop(name) for name in ("cross", "norm", "place") if name in choices}
+    part = m.Layer(
+        m.Attention(**{"n_heads": 3} | (mixer or {})), m.FFN(**{"d_ff": 5} | (ffn or {}))
     )
+    made = m.Layer(part.mixer, part.ffn, **layer)
+    choices = {"vocab_size": 7} | choices
+    return m.TransformerConfig(d_model=d_model, **{kind: [made]}, **choices)
 
 
 CHOICES = {
-    "d_model": ({"d_model": 0}, ValueError, "d_model must be at least 1, got 0"),
-    "layers": ({"n_layers": 1.0}, TypeError, "n_layers must be an integer, got float"),
-    "heads": ({"n_heads": 5}, ValueError, "n_heads must divide d_model, got 5 and 12"),
-    "kv heads": ({"n_kv_heads": 2}, ValueError, "n_kv_heads must divide n_heads, got 2 and 3"),
-    "vocabulary": ({"vocab_size": None}, ValueError, "vocab_size is needed"),
-    "kind": ({"kind": "gpt"}, ValueError, "kind must be one of 'decoder', 'encoder'"),
-    "norm": ({"norm": "batch"}, ValueError, "norm must be one of 'layer', 'rms', got 'batch'"),
-    "place": ({"norm_place": "mid"}, ValueError, "norm_place must be one of"),
-    "ffn": ({"ffn": "swish"}, ValueError, "ffn must be one of"),
-    "position": ({"position": "rope"}, ValueError, "position must be one of"),
-    "init": ({"init": "zeros"}, ValueError, "init must be one of"),
-    "attend": ({"attend": "bilinear"}, ValueError, "attend must be one of reference"),
-    "biases": ({"attention_bias": ("w",)}, ValueError, "attention_bias must be True, False or"),
-    "switch": ({"ffn_bias": 1}, TypeError, "ffn_bias must be True or False, got int"),
-    "final": ({"final_norm": "yes"}, TypeError, "final_norm must be True or False"),
-    "eps": ({"norm_eps": 0.0}, ValueError, "norm_eps must be finite and above 0"),
-    "dropout": ({"dropout": 1.0}, ValueError, "dropout must be from 0 up to below 1"),
-    "learned": ({"position": "learned"}, ValueError, "learned positions need max_len"),
-    "odd": ({"d_model": 15}, ValueError, "d_model must be even"),
-    "odd head": ({"position": "rotary", "d_head": 3}, ValueError, "d_head must be even"),
+    "d_model": (lambda m: one(m, d_model=0), ValueError, "d_model must be at least 1, got 0"),
+    "heads": (lambda m: one(m, mixer={"n_heads": 5}), ValueError, "n_heads must divide d_model"),
+    "no heads": (lambda m: m.Attention(1.0), TypeError, "n_heads must be an integer, got float"),
+    "kv heads": (
+        lambda m: one(m, mixer={"n_kv_heads": 2}),
+        ValueError,
+        "n_kv_heads must divide n_heads, got 2 and 3",
+    ),
+    "vocabulary": (lambda m: one(m, vocab_size=None), ValueError, "vocab_size is needed"),
+    "no layers": (lambda m: m.TransformerConfig(7, 12), ValueError, "at least one layer, got none"),
+    "a layer": (
+        lambda m: m.TransformerConfig(7, 12, decoder=m.Layer(m.Attention(3), m.FFN(5))),
+        TypeError,
+        "decoder must be a list of layers, got Layer",
+    ),
+    "no layer": (
+        lambda m: m.TransformerConfig(7, 12, decoder=[3]),
+        TypeError,
+        "hold layers, got i",
+    ),
+    "mixer": (lambda m: m.Layer("attention", m.FFN(5)), TypeError, "mixer must be a description"),
+    "norm": (lambda m: m.Norm("batch"), ValueError, "norm kind must be one of 'layer', 'rms'"),
+    "no norm": (lambda m: one(m, norm="rms"), TypeError, "norm must be a Norm, got str"),
+    "place": (lambda m: one(m, place="mid"), ValueError, "place must be one of"),
+    "ffn": (lambda m: m.FFN(5, "swish"), ValueError, "ffn kind must be one of"),
+    "position": (lambda m: m.Attention(3, position="rotary"), TypeError, "InAttention, got str"),
+    "added": (
+        lambda m: m.Attention(3, position=m.Learned()),
+        TypeError,
+        "position must be a InAttention, got Learned",
+    ),
+    "not added": (
+        lambda m: m.Tokens(m.Rotary()),
+        TypeError,
+        "embedding position must be a InEmbedding, got Rotary",
+    ),
+    "init": (lambda m: one(m, init="zeros"), ValueError, "init must be one of"),
+    "attend": (
+        lambda m: m.Attention(3, attend="bilinear"),
+        ValueError,
+        "attend must be one of reference",
+    ),
+    "biases": (
+        lambda m: m.Attention(3, bias=("w",)),
+        ValueError,
+        "attention_bias must be True, False or",
+    ),
+    "switch": (lambda m: m.FFN(5, bias=1), TypeError, "ffn_bias must be True or False, got int"),
+    "final": (lambda m: one(m, final_norm="yes"), TypeError, "final_norm must be a Norm, True or"),
+    "eps": (lambda m: m.Norm(eps=0.0), ValueError, "eps must be finite and above 0"),
+    "dropout": (
+        lambda m: m.Layer(m.Attention(3), m.FFN(5), dropout=1.0),
+        ValueError,
+        "dropout must be from 0 up to below 1",
+    ),
+    "weights": (
+        lambda m: m.Attention(3, dropout=1.0),
+        ValueError,
+        "attention_dropout must be from 0 up to below 1",
+    ),
+    "learned": (
+        lambda m: one(m, embedding=m.Tokens(m.Learned())),
+        ValueError,
+        "learned positions need max_len",
+    ),
+    "odd": (
+        lambda m: one(m, d_model=15, embedding=m.Tokens(m.Sinusoidal())),
+        ValueError,
+        "d_model must be even",
+    ),
+    "odd head": (
+        lambda m: one(m, mixer={"position": m.Rotary(), "d_head": 3}),
+        ValueError,
+        "d_head must be even",
+    ),
+    "odd share": (
+        lambda m: one(m, mixer={"position": m.Rotary(share=0.75)}),
+        ValueError,
+        "share · d_head must be even, .* got 3",
+    ),
+    "share": (lambda m: m.Rotary(share=1.5), ValueError, "share must be above 0 and at most 1"),
+    "layout": (lambda m: m.Rotary(layout="odd"), ValueError, "layout must be one of interleaved"),
     "buckets": (
-        {"position": "t5", "max_distance": 16},
+        lambda m: m.T5Buckets(max_distance=16),
         ValueError,
         "max_distance must be above half of n_buckets = 32, got 16",
     ),
-    "base": ({"rope_base": 1.0}, ValueError, "base must be above 1"),
-    "scaling": ({"rope_scaling": LinearScaling(2.0)}, ValueError, "for rotary positions"),
-    "no scaling": ({"rope_scaling": 2, "position": "rotary"}, TypeError, "RotaryScaling"),
-    "head": ({"head": "mlm"}, ValueError, "head must be 'lm' or None for kind 'decoder'"),
-    "lm": ({"head": "lm", "kind": "encoder"}, ValueError, "head must be 'mlm', 'classes' or"),
-    "classes": ({"n_classes": 3}, ValueError, "'classes' and n_classes go together"),
-    "pooler": ({"pooler": True}, ValueError, "pooler is for kind 'encoder', got kind 'decoder'"),
-    "segments": ({"n_segments": 2}, ValueError, "n_segments is for kind 'encoder'"),
-    "decoder": ({"n_decoder_layers": 2}, ValueError, "is for kind 'encoder-decoder'"),
-    "window": ({"window": 3, "kind": "encoder"}, ValueError, "window is for a model with"),
-    "patches": ({"patches": (8, 2)}, TypeError, "patches must be Patches, got tuple"),
+    "two tables": (
+        lambda m: m.TransformerConfig(
+            7,
+            12,
+            decoder=[m.Layer(m.Attention(3, position=m.T5Buckets(n)), m.FFN(5)) for n in (8, 16)],
+        ),
+        ValueError,
+        "the decoder must share one T5Buckets, got 2",
+    ),
+    "base": (lambda m: m.Rotary(1.0), ValueError, "base must be above 1"),
+    "no scaling": (lambda m: m.Rotary(scaling=2), TypeError, "scaling must be a RotaryScaling"),
+    "head": (
+        lambda m: one(m, head=m.MaskedToken()),
+        ValueError,
+        "head must be NextToken or None for kind 'decoder', got MaskedToken",
+    ),
+    "lm": (
+        lambda m: one(m, head=m.NextToken(), kind="encoder"),
+        ValueError,
+        "head must be MaskedToken, Classes or None",
+    ),
+    "classes": (lambda m: m.Classes(0), ValueError, "n_classes must be at least 1"),
+    "pooler": (
+        lambda m: one(m, pooler=True),
+        ValueError,
+        "pooler is for kind 'encoder', got kind 'decoder'",
+    ),
+    "segments": (
+        lambda m: one(m, embedding=m.Tokens(n_segments=2)),
+        ValueError,
+        "n_segments is for kind 'encoder'",
+    ),
+    "cross": (
+        lambda m: one(m, cross=m.Attention(3)),
+        ValueError,
+        "cross is for layers of a decoder beside an encoder",
+    ),
+    "no cross": (
+        lambda m: one(m, encoder=[m.Layer(m.Attention(3), m.FFN(5))]),
+        ValueError,
+        "need it in at least one, got kind 'encoder-decoder'",
+    ),
+    "order": (
+        lambda m: one(
+            m,
+            encoder=[m.Layer(m.Attention(3), m.FFN(5))],
+            cross=m.Attention(3, position=m.Rotary()),
+        ),
+        ValueError,
+        "position is not for a cross-attention",
+    ),
+    "window": (
+        lambda m: one(m, mixer={"window": 3}, kind="encoder"),
+        ValueError,
+        "window is for the layers of a decoder",
+    ),
+    "one norm": (
+        lambda m: m.Layer(m.Attention(3), m.FFN(5), one_norm=True),
+        ValueError,
+        "one_norm is for parallel=True with place='pre'",
+    ),
+    "parallel cross": (
+        lambda m: m.Layer(m.Attention(3), m.FFN(5), parallel=True, cross=m.Attention(3)),
+        ValueError,
+        "parallel is for a block without cross-attention",
+    ),
+    "multiplier": (
+        lambda m: m.Layer(m.Attention(3), m.FFN(5), multiplier=0.0),
+        ValueError,
+        "multiplier must be finite and above 0",
+    ),
+    "scale": (lambda m: m.Tokens(scale="d"), ValueError, "embedding_scale must be one of 'sqrt"),
+    "patches": (
+        lambda m: one(m, embedding=(8, 2)),
+        TypeError,
+        "embedding must be Tokens or Patches, got tuple",
+    ),
 }
 
 
 @pytest.mark.untyped
 @pytest.mark.parametrize("name", CHOICES)
 def test_choices_that_do_not_go_together_are_named(plain, name):
-    changes, error, message = CHOICES[name]
-    sizes = {"vocab_size": 7, "d_model": 12, "n_layers": 2, "n_heads": 3, "d_ff": 5}
+    call, error, message = CHOICES[name]
     with pytest.raises(error, match=message):
-        plain.TransformerConfig(**(sizes | changes))
+        call(plain)
 
 
 IMAGES = {
-    "text": ({}, ValueError, "vocab_size must be None for a model of images, got 7"),
-    "decoder": ({"vocab_size": None}, ValueError, "patches need kind 'encoder'"),
-    "fit": (
-        {"vocab_size": None, "kind": "encoder", "sizes": (9, 2, 1)},
-        ValueError,
-        "patch_size must divide image_size",
-    ),
-    "size": (
-        {"vocab_size": None, "kind": "encoder", "sizes": (8, 0, 1)},
-        ValueError,
-        "patches.patch_size must be at least 1",
-    ),
+    "text": ({"vocab_size": 7}, ValueError, "vocab_size must be None for a model of images, got 7"),
+    "length": ({"max_len": 7}, ValueError, "max_len must be None for a model of images, got 7"),
+    "decoder": ({"kind": "decoder"}, ValueError, "patches need kind 'encoder'"),
+    "fit": ({"sizes": (9, 2, 1)}, ValueError, "patch_size must divide image_size"),
+    "size": ({"sizes": (8, 0, 1)}, ValueError, "patches.patch_size must be at least 1"),
 }
 
 
@@ -316,29 +533,35 @@ IMAGES = {
 @pytest.mark.parametrize("name", IMAGES)
 def test_images_and_tokens_do_not_mix(plain, name):
     changes, error, message = IMAGES[name]
-    changes = {"vocab_size": 7} | changes
-    patches = plain.Patches(*changes.pop("sizes", (8, 2, 1)))
+    changes = {"vocab_size": None, "kind": "encoder"} | changes
     with pytest.raises(error, match=message):
-        plain.TransformerConfig(
-            d_model=4, n_layers=1, n_heads=2, d_ff=3, patches=patches, **changes
-        )
+        one(plain, embedding=plain.Patches(*changes.pop("sizes", (8, 2, 1))), **changes)
 
 
 @pytest.mark.untyped
 def test_other_mistakes_are_named(plain):
-    config = plain.TransformerConfig(7, 12, 2, 3, 5)
-    presets = fresh.copy_of("plain_config", "tfbook.models.presets")
+    config, encoder = one(plain), one(plain, kind="encoder")
+    flat = {"vocab_size": 7, "d_model": 12, "n_layers": 2, "norm_place": "pre"}
+    unknown = config.to_dict() | {"head": {"part": "Mamba"}}
+    extra = config.to_dict() | {"head": {"part": "NextToken", "warmth": 2}}
     for call, error, message in (
-        (lambda: config.replace(n_head=2), TypeError, "changes must be fields .* got n_head"),
+        (lambda: config.replace(n_head=2), TypeError, "got n_head; there are .* n_heads, n_kv"),
+        (lambda: config.replace(bias=True), TypeError, "say which of attention_bias, ffn_bias"),
+        (lambda: config.replace(n_layers=0), ValueError, "n_layers must be at least 1"),
+        (lambda: config.replace(ffn="gelu"), TypeError, "ffn must be a description"),
+        (lambda: config.choice("kind"), TypeError, "kind is a choice of several parts: say"),
         (lambda: config.from_dict({"layers": 2}), TypeError, "choices must be fields"),
+        (lambda: config.from_dict(flat), TypeError, "one flat list .* have to be written anew"),
+        (lambda: config.from_dict(unknown), ValueError, "part must be one of .* got 'Mamba'"),
+        (lambda: config.from_dict(extra), ValueError, "a NextToken has no choice warmth; it has"),
         (lambda: config.parts(), ValueError, "n is needed"),
         (lambda: config.parts(0), ValueError, "n must be at least 1"),
         (lambda: config.parts(3, past=-1), ValueError, "past must be at least 0"),
-        (lambda: config.replace(kind="encoder").flops(3, past=2), ValueError, "past is for"),
+        (lambda: encoder.flops(3, past=2), ValueError, "past is for"),
         (lambda: config.kv_cache_bytes(3, m=2), ValueError, "holds no such keys"),
-        (lambda: config.replace(kind="encoder").kv_cache_bytes(3), ValueError, "'encoder' holds"),
-        (lambda: presets.preset("vit-b-16").parts(5), ValueError, "n must be 197"),
-        (lambda: presets.preset("gpt5"), ValueError, "name must be one of .* got 'gpt5'"),
+        (lambda: encoder.kv_cache_bytes(3), ValueError, "'encoder' holds"),
+        (lambda: plain.preset("vit-b-16").parts(5), ValueError, "n must be 197"),
+        (lambda: plain.preset("gpt5"), ValueError, "name must be one of .* got 'gpt5'"),
     ):
         with pytest.raises(error, match=message):
             call()

@@ -8,77 +8,112 @@ from model_properties import CHECKS, PARITY, Kit
 MUTANTS = [
     Mutant(
         "variance divided by d − 1",
-        "tfbook.models.layers",
+        "tfbook.models.norms",
         "variance = (x - mean).square().mean(-1, keepdim=True)",
         "variance = (x - mean).square().sum(-1, keepdim=True) / (x.shape[-1] - 1)",
         "test_layer_norm_gives_mean_0_and_variance_1",
     ),
     Mutant(
         "ε added behind the root",
-        "tfbook.models.layers",
+        "tfbook.models.norms",
         "y = (x - mean) / torch.sqrt(variance + eps)",
         "y = (x - mean) / (torch.sqrt(variance) + eps)",
         "test_epsilon_stands_under_the_root",
     ),
     Mutant(
         "normalised over the positions too",
-        "tfbook.models.layers",
+        "tfbook.models.norms",
         "y = x / torch.sqrt(x.square().mean(-1, keepdim=True) + eps)",
         "y = x / torch.sqrt(x.square().mean((-1, -2), keepdim=True) + eps)",
         "test_rms_norm_gives_mean_square_1_and_keeps_the_mean",
     ),
     Mutant(
         "the norm's own ε forgotten",
-        "tfbook.models.layers",
+        "tfbook.models.norms",
         "functional.rms_norm(x, (self.d_model,), self.weight, self.eps)",
         "functional.rms_norm(x, (self.d_model,), self.weight, 1e-5)",
         "test_norms_with_weights_are_the_functions",
     ),
     Mutant(
         "the activation on the wrong half of the gate",
-        "tfbook.models.layers",
+        "tfbook.models.feed_forward",
         "self.activation(self.gate_proj(x)) * self.up_proj(x)",
         "self.gate_proj(x) * self.activation(self.up_proj(x))",
         "test_a_feed_forward_network_is_its_formula",
     ),
     Mutant(
         "the tanh approximation in the place of exact GELU",
-        "tfbook.models.layers",
+        "tfbook.models.feed_forward",
         '"gelu": functional.gelu,  # x Φ(x), exact',
         '"gelu": gelu_tanh,',
         "test_a_feed_forward_network_is_its_formula",
     ),
     Mutant(
         "ReGLU's gate never closes",
-        "tfbook.models.layers",
+        "tfbook.models.feed_forward",
         '"reglu": "relu"',
         '"reglu": "silu"',
         "test_a_feed_forward_network_is_its_formula",
     ),
     Mutant(
         "the convolution keeps its own bias",
-        "tfbook.models.layers",
+        "tfbook.models.feed_forward",
         "                conv.bias.copy_(linear.bias)\n",
         "                pass\n",
         "test_a_feed_forward_network_is_two_convolutions_of_width_one",
     ),
     Mutant(
         "pre-norm normalises the sum as well",
-        "tfbook.models.layers",
+        "tfbook.models.residual",
         'return self.norm(x) if self.place == "post" else x',
         'return x if self.place == "none" else self.norm(x)',
         "test_the_norm_stands_where_the_place_says",
     ),
     Mutant(
+        "a norm inside the branch sees the sum",
+        "tfbook.models.residual",
+        'if self.place in ("inside", "both"):',
+        'if self.place == "both":',
+        "test_the_norm_stands_where_the_place_says",
+    ),
+    Mutant(
+        "the first norm used twice on both sides",
+        "tfbook.models.residual",
+        "y = (self.norm_after or self.norm)(y)",
+        "y = self.norm(y)",
+        "test_the_norm_stands_where_the_place_says",
+    ),
+    Mutant(
+        "the parallel branch reads what the mixer added",
+        "tfbook.models.blocks",
+        "entered if self.parallel else x",
+        "x",
+        "test_parallel_branches_read_the_same_rows",
+    ),
+    Mutant(
+        "the shared norm forgotten",
+        "tfbook.models.blocks",
+        "        if not self.one_norm:\n            seen =",
+        "        if True:\n            seen =",
+        "test_parallel_branches_read_the_same_rows",
+    ),
+    Mutant(
+        "segments forgotten unless they are given",
+        "tfbook.models.embeddings",
+        "return self.segments.weight[0]",
+        "return 0",
+        "test_an_embedding_stands_alone",
+    ),
+    Mutant(
         "dropout on the sum and not on what is added",
-        "tfbook.models.layers",
+        "tfbook.models.residual",
         "x = x + drop(self, y)",
         "x = drop(self, x + y)",
         "test_dropout_falls_on_what_a_sublayer_adds_not_on_x",
     ),
     Mutant(
         "dropout works in evaluation",
-        "tfbook.models.layers",
+        "tfbook.models.residual",
         "if not (module.training and module.dropout):",
         "if not module.dropout:",
         "test_dropout_falls_on_what_a_sublayer_adds_not_on_x",
@@ -89,9 +124,13 @@ MUTANTS = [
         "        if self.cross is not None:\n"
         "            y, memory = self.cross(self.cross_residual.enter(x), memory)\n"
         "            x = self.cross_residual.leave(x, y)\n"
-        "        y = self.ffn(self.ffn_residual.enter(x))\n"
+        "        if not self.one_norm:\n"
+        "            seen = self.ffn_residual.enter(entered if self.parallel else x)\n"
+        "        y = self.ffn(seen)\n"
         "        x = self.resid_post(self.ffn_residual.leave(x, y))\n",
-        "        y = self.ffn(self.ffn_residual.enter(x))\n"
+        "        if not self.one_norm:\n"
+        "            seen = self.ffn_residual.enter(entered if self.parallel else x)\n"
+        "        y = self.ffn(seen)\n"
         "        x = self.resid_post(self.ffn_residual.leave(x, y))\n"
         "        if self.cross is not None:\n"
         "            y, memory = self.cross(self.cross_residual.enter(x), memory)\n"
@@ -115,20 +154,20 @@ MUTANTS = [
     Mutant(
         "what layers share is kept beyond the pass",
         "tfbook.models.blocks",
-        "        self._kept = {}\n",
-        "        self._kept = self.__dict__.setdefault('_forever', {})\n",
+        "self._running, self._asked, self._bias = False, None, None\n\n",
+        "self._running = False\n\n",
         "test_shared_positions_are_computed_once_a_pass_and_never_stale",
     ),
     Mutant(
-        "what layers share is looked up without its inputs",
+        "what layers share is computed by each of them",
         "tfbook.models.blocks",
-        "return self._once(key, inputs, lambda: self.part.bias(q, *inputs))",
-        "return self.part.bias(q, *inputs)",
+        "if not self._running:",
+        "if True:",
         "test_shared_positions_are_computed_once_a_pass_and_never_stale",
     ),
     Mutant(
         "states of a batch chosen in the mixer only",
-        "tfbook.models.blocks",
+        "tfbook.models.states",
         "counts = None if self.counts is None else self.counts[rows]",
         "counts = self.counts",
         "test_a_chosen_state_goes_on_as_its_sequence",
@@ -136,27 +175,27 @@ MUTANTS = [
     Mutant(
         "the encoder hides the future too",
         "tfbook.models.architectures",
-        "config.n_layers, self.position, causal=False)\n        self.pooler",
-        "config.n_layers, self.position, causal=True)\n        self.pooler",
+        "self._own(entrance, make_stack(config, config.encoder, causal=False))",
+        "self._own(entrance, make_stack(config, config.encoder, causal=True))",
         "test_an_encoder_sees_everything_from_everywhere",
     ),
     Mutant(
         "the decoder sees the future",
         "tfbook.models.architectures",
-        "config.decoder_layers, self.target_position, causal=True, cross=True",
-        "config.decoder_layers, self.target_position, causal=False, cross=True",
+        "        decoder = make_stack(config, config.decoder, causal=True)",
+        "        decoder = make_stack(config, config.decoder, causal=False)",
         "test_later_tokens_do_not_change_earlier_logits",
     ),
     Mutant(
         "positions count padding",
-        "tfbook.models.architectures",
+        "tfbook.models.embeddings",
         "steps = start + padded.cumsum(-1)",
         "steps = start + torch.ones_like(padded).cumsum(-1)",
         "test_padding_on_either_side_changes_nothing",
     ),
     Mutant(
         "positions begin again with every piece",
-        "tfbook.models.architectures",
+        "tfbook.models.embeddings",
         "        elif seen:\n"
         "            places = torch.arange(seen, seen + n, device=tokens.device)\n",
         "",
@@ -164,7 +203,7 @@ MUTANTS = [
     ),
     Mutant(
         "a continued batch forgets how many tokens each sequence had",
-        "tfbook.models.architectures",
+        "tfbook.models.embeddings",
         "places, counts = before[:, None] + torch.arange(n, device=tokens.device), before + n",
         "places, counts = torch.arange(seen, seen + n, device=tokens.device), before + n",
         "test_a_padded_batch_can_be_continued",
@@ -185,28 +224,27 @@ MUTANTS = [
     ),
     Mutant(
         "embeddings scaled by d and not by its root",
-        "tfbook.models.architectures",
-        "x = x * math.sqrt(self.config.d_model)",
-        "x = x * self.config.d_model",
+        "tfbook.models.ends",
+        "scale=math.sqrt(d) if",
+        "scale=d if",
         "test_what_enters_the_first_block_is_scaled_placed_and_normalised",
     ),
     Mutant(
         "positions added behind the norm of the embeddings",
-        "tfbook.models.architectures",
-        "        if self.config.position in ADDED:\n"
-        "            x = ends.position(x, places)\n"
-        "        return self.embed_dropout(x if ends.norm is None else ends.norm(x))",
-        "        x = x if ends.norm is None else ends.norm(x)\n"
-        "        if self.config.position in ADDED:\n"
-        "            x = ends.position(x, places)\n"
-        "        return self.embed_dropout(x)",
+        "tfbook.models.embeddings",
+        "        x = x if self.position is None else self.position(x, places)\n"
+        "        x = x if self.embed_norm is None else self.embed_norm(x)\n",
+        "        x = x if self.embed_norm is None else self.embed_norm(x)\n"
+        "        x = x if self.position is None else self.position(x, places)\n",
         "test_what_enters_the_first_block_is_scaled_placed_and_normalised",
     ),
     Mutant(
         "a tied head that has weights of its own",
-        "tfbook.models.embeddings",
-        "self.weight = None if tied else _table(d_model, vocab_size)\n\n    def forward",
-        "self.weight = _table(d_model, vocab_size)\n        self.tied = False\n\n    def forward",
+        "tfbook.models.heads",
+        "self.weight = None if tied else _table(d_model, vocab_size)\n"
+        "        self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias",
+        "self.weight = _table(d_model, vocab_size)\n        self.tied = False\n"
+        "        self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias",
         "test_a_tied_head_is_the_embedding",
     ),
     Mutant(
@@ -219,29 +257,29 @@ MUTANTS = [
     Mutant(
         "post-norm models get a norm behind the last block",
         "tfbook.models.config",
-        'return self.norm_place == "pre" if self.final_norm is None else self.final_norm',
-        "return True if self.final_norm is None else self.final_norm",
+        "last.place in BEFORE",
+        "True",
         "test_logits_are_the_head_on_the_last_states",
     ),
     Mutant(
         "the window is forgotten",
-        "tfbook.models.assembly",
-        "window=config.window if causal else None",
-        "window=None",
+        "tfbook.models.layers",
+        "window=self.window,",
+        "window=None,",
         "test_a_window_bounds_what_a_layer_sees",
     ),
     Mutant(
         "T5's cross-attention divided by √d",
-        "tfbook.models.assembly",
-        "scale = 1.0  # T5",
-        "scale = None  # T5",
+        "tfbook.models.layers",
+        "scale = 1.0 if self.scale is None and unscaled else self.scale  # T5",
+        "scale = self.scale  # T5",
         "test_t5_divides_by_the_root_of_d_nowhere",
     ),
     Mutant(
         "the encoder's bias tells no future from the past",
-        "tfbook.models.assembly",
-        "bidirectional=not causal",
-        "bidirectional=causal",
+        "tfbook.models.placements",
+        "bidirectional=not site.causal",
+        "bidirectional=site.causal",
         "test_all_layers_of_a_stack_share_the_t5_bias",
     ),
     Mutant(
@@ -260,30 +298,30 @@ MUTANTS = [
     ),
     Mutant(
         "a gate's parameters counted once",
-        "tfbook.models.account",
-        'for inner in ("gate_proj", "up_proj") if config.ffn in GATES else ("up_proj",):',
+        "tfbook.models.layers",
+        'for inner in ("gate_proj", "up_proj") if self.kind in GATES else ("up_proj",):',
         'for inner in ("up_proj",):',
         "test_counts_are_those_of_the_model",
     ),
     Mutant(
         "every block's weights into the residual stream drawn as wide as the others",
-        "tfbook.models.assembly",
+        "tfbook.models.initial",
         "0.02 / math.sqrt(2 * depth) if writes else 0.02",
         "0.02",
         "test_first_weights_have_the_spread_that_the_scheme_says",
     ),
     Mutant(
         "T5's queries drawn like its keys",
-        "tfbook.models.assembly",
-        "std = (config.d_model * d_head) ** -0.5",
-        "std = config.d_model**-0.5",
+        "tfbook.models.initial",
+        "std = (d_model * above.d_head) ** -0.5",
+        "std = d_model**-0.5",
         "test_first_weights_have_the_spread_that_the_scheme_says",
     ),
     Mutant(
         "dropout of the weights forgotten",
-        "tfbook.models.assembly",
-        "dropout=config.attention_dropout",
-        "dropout=0.0",
+        "tfbook.models.layers",
+        "scale=self.scale,\n            dropout=self.dropout",
+        "scale=self.scale,\n            dropout=0.0",
         "test_dropout_of_a_model_falls_on_embeddings_sublayers_and_weights",
     ),
 ]
@@ -291,7 +329,7 @@ MUTANTS = [
 
 def kit_of(package, edits=None):
     """Copy the modules, with edits, and return them as a kit."""
-    fresh.copies(package, ["tfbook.models.architectures"], edits)
+    fresh.copies(package, ["tfbook.models"], edits)
     return Kit(*(fresh.copy_of(package, name) for name in Kit.MODULES))
 
 

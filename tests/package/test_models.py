@@ -7,26 +7,26 @@ import pytest
 import safetensors.torch
 import torch
 from attention_properties import torch_may_warn
-from model_properties import CHECKS, B, F, Kit, M, N, V, ids, normal, randomised
+from model_properties import CHECKS, B, F, Kit, M, N, V, ids, normal, randomised, uniform
 from test_blocks import block_of
 from torch import nn
 
-import tfbook.attention.multihead
-import tfbook.models.architectures
-import tfbook.models.blocks
-import tfbook.models.config
-import tfbook.models.embeddings
-import tfbook.models.layers
+import tfbook.attention
+import tfbook.models
 from tfbook.attention import SlidingCache, StaticCache, causal_mask
-from tfbook.models import PRESETS, Patches, TransformerConfig, build, preset, shift_right
-
-KIT = Kit(
-    tfbook.models.layers,
-    tfbook.models.blocks,
-    tfbook.models.config,
-    tfbook.models.architectures,
-    tfbook.attention.multihead,
+from tfbook.models import (
+    FFN,
+    PRESETS,
+    Attention,
+    Layer,
+    Patches,
+    TransformerConfig,
+    build,
+    preset,
+    shift_right,
 )
+
+KIT = Kit(tfbook.models, tfbook.attention)
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -51,11 +51,12 @@ def put(target, source):
 def test_a_transformer_is_pytorchs(norm_first, activation):
     options = {"activation": activation, "norm_first": norm_first, "batch_first": True}
     theirs = randomised(nn.Transformer(24, 6, 2, 2, F, 0.0, **options))
-    config = TransformerConfig(
+    config = uniform(
+        tfbook.models,
         V,
         **SIZES,
         kind="encoder-decoder",
-        norm_place="pre" if norm_first else "post",
+        place="pre" if norm_first else "post",
         final_norm=True,
         ffn=activation,
         position="none",
@@ -90,9 +91,8 @@ def test_a_transformer_is_pytorchs(norm_first, activation):
 
 
 def test_patches_are_a_convolution_with_stride():
-    config = TransformerConfig(
-        None, 14, 1, 2, 5, kind="encoder", position="none", patches=Patches(9, 3, 2)
-    )
+    layer = Layer(Attention(2), FFN(5))
+    config = TransformerConfig(None, 14, encoder=[layer], embedding=Patches(9, 3, 2))
     embed = randomised(build(config)).embed
     images = normal(B, 2, 9, 9)
     kernel = embed.proj.weight.unflatten(1, (2, 3, 3))
@@ -141,10 +141,11 @@ def test_shifted_targets_line_up_with_what_predicts_them():
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_runs_small_and_can_be_saved(name, tmp_path):
     config = preset(name, n_layers=2, d_model=24, n_heads=6, n_kv_heads=None, d_ff=F)
-    if config.patches is None:
+    images = isinstance(config.embedding, Patches)
+    if not images:
         config = config.replace(vocab_size=V)
     model = build(config).eval()
-    tokens = ids(B, N) if config.patches is None else normal(B, 3, 224, 224).float()
+    tokens = ids(B, N) if not images else normal(B, 3, 224, 224).float()
     run = {"encoder": lambda m: m(tokens), "decoder": lambda m: m(tokens)[0]}
     run = run.get(config.kind, lambda m: m(tokens, tokens))
     found = run(model)
@@ -180,7 +181,7 @@ def test_half_precision_stays_what_it_is(position):
 
 @pytest.fixture(scope="module")
 def plain():
-    fresh.copies("plain_models", ["tfbook.models.architectures"])
+    fresh.copies("plain_models", ["tfbook.models"])
     return Kit(*(fresh.copy_of("plain_models", name) for name in Kit.MODULES))
 
 
@@ -280,17 +281,17 @@ MISTAKES = {
     "shift": (lambda k: k.models.shift_right(T, -1), ValueError, "bos must be at least 0"),
     "shift of one": (lambda k: k.models.shift_right(T[0], 1), ValueError, r"targets\[None\]"),
     "tied without a table": (
-        lambda k: tfbook.models.embeddings.LanguageHead(3, 5, tied=True)(torch.ones(1, 2, 3)),
+        lambda k: tfbook.models.LanguageHead(3, 5, tied=True)(torch.ones(1, 2, 3)),
         ValueError,
         "table is needed",
     ),
     "image": (
-        lambda k: tfbook.models.embeddings.PatchEmbedding(8, 2, 3, 5)(torch.ones(1, 3, 8, 9)),
+        lambda k: tfbook.models.PatchEmbedding(8, 2, 3, 5)(torch.ones(1, 3, 8, 9)),
         ValueError,
         r"\(C, S, S\) = \(3, 8, 8\), got \(1, 3, 8, 9\)",
     ),
     "patch": (
-        lambda k: tfbook.models.embeddings.PatchEmbedding(8, 3, 3, 5),
+        lambda k: tfbook.models.PatchEmbedding(8, 3, 3, 5),
         ValueError,
         "must divide image_size",
     ),

@@ -787,3 +787,17 @@ def test_a_state_can_be_made_by_hand():
     mha, x = KIT.mha(n_kv_heads=2), normal(B, N, D)
     k, v = (split_heads(p(x[:, :5]), 2) for p in (mha.k_proj, mha.v_proj))
     close(mha(x[:, 5:], KVState(k, v, None, 5))[0], mha(x)[0][:, 5:])
+
+
+def test_one_norm_over_all_heads_sees_the_row_before_it_is_split():
+    torch.manual_seed(4)
+    mha = MultiHeadAttention(12, 3, n_kv_heads=1, qk_norm=RMSNorm, qk_norm_whole=True)
+    assert mha.q_norm.norm.weight.shape == (12,) and mha.k_norm.norm.weight.shape == (4,)
+    seen, x = {}, torch.randn(2, 5, 12)
+    mha.q.register_forward_hook(lambda module, args, out: seen.update(q=out))
+    nn.init.normal_(mha.q_norm.norm.weight)
+    mha(x)
+    wanted = mha.q_norm.norm(mha.q_proj(x)).unflatten(-1, (3, 4)).transpose(1, 2)
+    torch.testing.assert_close(seen["q"], wanted)
+    each = MultiHeadAttention(12, 3, n_kv_heads=1, qk_norm=RMSNorm)
+    assert each.q_norm.weight.shape == (4,)

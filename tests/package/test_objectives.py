@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning_properties import CHECKS, PARTS, B, Kit, N, V, ids, normal
-from model_properties import randomised
+from model_properties import randomised, uniform
 from torch.nn import functional
 
-from tfbook import training
-from tfbook.models import TransformerConfig, build
+from tfbook import models, training
+from tfbook.models import build
 from tfbook.training import Example, causal_loss, cross_entropy, masked_loss, translation_loss
 
 NAMES = [name for name, part in PARTS.items() if part in ("objectives", "denoising")]
@@ -61,9 +61,7 @@ def test_distillation_is_pytorchs_divergence():
     theirs = functional.kl_div(
         (student / 3).log_softmax(-1), (teacher / 3).softmax(-1), reduction="batchmean"
     )
-    torch.testing.assert_close(
-        training.distillation(student, teacher, temperature=3.0), 9 * theirs
-    )
+    torch.testing.assert_close(training.distillation(student, teacher, temperature=3.0), 9 * theirs)
 
 
 def test_small_integers_and_half_precision_are_fine():
@@ -84,9 +82,7 @@ def test_the_loss_compiles_to_one_graph():
 
 def model(kind, **choices):
     sizes = {"n_decoder_layers": 1} if kind == "encoder-decoder" else {}
-    config = TransformerConfig(
-        V, 12, 1, 3, 17, kind=kind, max_len=19, dropout=0.0, **sizes | choices
-    )
+    config = uniform(models, V, 12, 1, 3, 17, kind=kind, max_len=19, **sizes | choices)
     return randomised(build(config)).eval()
 
 

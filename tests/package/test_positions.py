@@ -646,3 +646,28 @@ def test_bad_input_is_refused(name):
     call, error, message = BAD[name]
     with pytest.raises(error, match=message):
         call()
+
+
+# parts of heads, and LLaMA 3.1's scaling ---------------------------------------------------------
+
+
+def test_a_part_of_each_head_is_turned_and_the_rest_stays():
+    part = positions.RotaryPositions(10, rotated=4, base=50.0)
+    x, places = normal(2, 3, 7, 10), torch.arange(5, 12)
+    found = part.rotate(x, places)
+    close(found[..., 4:], x[..., 4:])
+    close(found[..., :4], positions.apply_rotary(x[..., :4].contiguous(), places, base=50.0))
+    with pytest.raises(ValueError, match="10"):
+        part.rotate(x[..., :3], places)
+
+
+def test_llama_3_divides_slow_pairs_keeps_fast_ones_and_blends_by_turns():
+    scaling = positions.Llama3Scaling(8.0, 100, beta_slow=1.0, beta_fast=4.0)
+    plain = positions.rotary_frequencies(32, base=10000.0)
+    found, turns = scaling.frequencies(32, 10000.0), 100 * plain / (2 * math.pi)
+    assert torch.equal(found[turns >= 4], plain[turns >= 4])
+    close(found[turns <= 1], plain[turns <= 1] / 8)
+    between = (turns > 1) & (turns < 4)
+    assert between.any()
+    share = (turns[between] - 1) / 3
+    close(found[between], plain[between] * (share + (1 - share) / 8))

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from model_properties import randomised
+from model_properties import randomised, uniform
 from torch import nn
 
-from tfbook.models import Residual, TransformerConfig, build
+from tfbook import models
+from tfbook.models import Residual, build
 from tfbook.training import keep_layers, layer_drop, stochastic_depth
 
 B, N, V, L = 3, 7, 11, 2
@@ -13,7 +14,7 @@ B, N, V, L = 3, 7, 11, 2
 
 def model(kind="decoder", **choices):
     choices |= {"n_decoder_layers": L} if kind == "encoder-decoder" else {}
-    config = TransformerConfig(V, 12, L, 3, 17, kind=kind, max_len=19, norm_place="pre", **choices)
+    config = uniform(models, V, 12, L, 3, 17, kind=kind, max_len=19, **choices)
     return randomised(build(config))
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
-from tfbook.models import Block, TransformerConfig, build
+from tfbook.models import FFN, Attention, Block, Layer, Rotary, TransformerConfig, build
 from tfbook.training import (
     Adafactor,
     AdamW,
@@ -284,7 +284,11 @@ DIFFERENT = {
         "optimizer": lambda model: torch.optim.AdamW(model.parameters(), lr=2e-2)
     },
     "model is 'DecoderOnly' there and 'Linear' here": {"model": torch.nn.Linear(2, 3)},
-    "config is": {"model": build(TransformerConfig(13, 8, 2, 2, 17, position="rotary"))},
+    "config is": {
+        "model": build(
+            TransformerConfig(13, 8, decoder=[Layer(Attention(2, position=Rotary()), FFN(17))] * 2)
+        )
+    },
 }
 
 

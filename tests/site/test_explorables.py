@@ -1343,7 +1343,7 @@ def check_cache(page, name="smollm2-135m", *, length=1024, batch=1, window=256, 
     for key in ("step_cached", "step_uncached", "total_cached", "total_uncached", "break_even"):
         assert value(page, key) == near(getattr(figure, key))
     size = {"float32": 4, "float16": 2, "int8": 1}[precision]
-    n_heads, n_kv_heads, d_head = config.heads
+    n_heads, n_kv_heads, d_head, _ = config.layers[0].mixer.heads(config.d_model)
 
     def kept(heads, tokens):
         return costs.kv_cache_bytes(config.n_layers, heads, d_head, tokens, batch, size)

@@ -62,6 +62,7 @@ from tfbook.attention.scores import (
 from tfbook.attention.states import KVState, join_key_masks, read_mask, with_head_axis
 from tfbook.attention.taps import Tap
 from tfbook.attention.tiled import attend_online, attend_rows
+from tfbook.attention.together import HeadsTogether
 
 __all__ = [
     "causal_mask",
@@ -100,6 +101,7 @@ __all__ = [
     "Tap",
     "attend_explicit",
     "scores_of",
+    "HeadsTogether",
     "KVState",
     "join_key_masks",
     "read_mask",

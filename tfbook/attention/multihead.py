@@ -48,6 +48,7 @@ from tfbook.attention.masks import band_mask, combine_masks
 from tfbook.attention.registry import VARIANTS
 from tfbook.attention.states import KVState, read_mask, with_head_axis
 from tfbook.attention.taps import Tap
+from tfbook.attention.together import HeadsTogether
 from tfbook.positions import AddedPosition, BiasPosition, RotaryPosition, places_for
 
 __all__ = ["MultiHeadAttention"]
@@ -87,6 +88,7 @@ class MultiHeadAttention(nn.Module):
         qk_norm: makes a norm of a given size, such as :class:`tfbook.models.RMSNorm`, for the
             queries and the keys of each head, before they are rotated. Their lengths, and with
             them the scores, then cannot grow without bound in training.
+        qk_norm_whole: whether these norms are over all heads together, as in OLMo 2.
 
     Attributes:
         q_proj, k_proj, v_proj, out_proj: the four linear maps.
@@ -136,6 +138,7 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         window: int | None = None,
         qk_norm: Callable[[int], nn.Module] | None = None,
+        qk_norm_whole: bool = False,
     ):
         """Make the projections, Xavier uniform with biases at 0."""
         super().__init__()
@@ -147,6 +150,7 @@ class MultiHeadAttention(nn.Module):
                 "and the memory have no order in common"
             )
         check_bool("causal", causal)
+        check_bool("qk_norm_whole", qk_norm_whole)
         if scale is not None:
             check_positive("scale", scale)
         check_rate("dropout", dropout)
@@ -169,8 +173,10 @@ class MultiHeadAttention(nn.Module):
         self.k_proj = nn.Linear(rows[0], n_kv_heads * d_head, bias="k" in self.bias)
         self.v_proj = nn.Linear(rows[1], n_kv_heads * d_value, bias="v" in self.bias)
         self.out_proj = nn.Linear(n_heads * d_value, d_model, bias="out" in self.bias)
-        made = qk_norm is not None
-        self.q_norm, self.k_norm = (qk_norm(d_head) if made else None for _ in range(2))
+        self.qk_norm_whole = qk_norm_whole
+        make = HeadsTogether.making(qk_norm) if qk_norm_whole else qk_norm
+        over = (n_heads * d_head, n_kv_heads * d_head) if qk_norm_whole else (d_head, d_head)
+        self.q_norm, self.k_norm = (None if qk_norm is None else make(size) for size in over)
         self.q, self.k, self.v, self.scores, self.pattern, self.z = (Tap() for _ in range(6))
         self.reset_parameters()
 
@@ -431,7 +437,8 @@ class MultiHeadAttention(nn.Module):
 
     def _like(self, **changes: object) -> "MultiHeadAttention":
         """Make a module of the same choices, but for the changes, without any numbers in it."""
-        names = "d_model n_heads n_kv_heads d_head d_value d_memory causal attend position bias"
+        names = "d_model n_heads n_kv_heads d_head d_value d_memory causal attend position bias "
+        names += "qk_norm_whole"
         names = f"{names} scale dropout window qk_norm".split()
         chosen = {name: getattr(self, name) for name in names}
         with torch.device("meta"):

@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from tfbook import data
 from tfbook.data import Windows, char_tokenizer, rows
-from tfbook.models import TransformerConfig, build
+from tfbook.models import FFN, Attention, Layer, Norm, Rotary, TransformerConfig, build
 
 __all__ = ["SMOKE", "fit_steps", "model", "noise_scale", "run"]
 
@@ -34,9 +34,9 @@ CONTEXT, HELD = 32, 128
 
 def model(vocabulary: int) -> nn.Module:
     """Make the model that is trained: one layer of width 32."""
-    modern = {"norm": "rms", "ffn": "swiglu", "position": "rotary", "init": "gpt2"}
-    biases = {"attention_bias": False, "ffn_bias": False}
-    return build(TransformerConfig(vocabulary, 32, 1, 2, 88, norm_place="pre", **modern, **biases))
+    attention = Attention(2, position=Rotary(), bias=False)
+    layer = Layer(attention, FFN(88, "swiglu", bias=False), norm=Norm("rms"))
+    return build(TransformerConfig(vocabulary, 32, decoder=[layer], init="gpt2"))
 
 
 def _loss(net, tokens):

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from tfbook import data
 from tfbook.data import char_tokenizer, competence, easiest, seeded
-from tfbook.models import TransformerConfig, build
+from tfbook.models import FFN, Attention, Layer, Norm, Rotary, TransformerConfig, build
 from tfbook.training import IGNORE
 
 __all__ = ["ORDERS", "SMOKE", "collate", "digits", "draw", "reviews", "run"]
@@ -97,9 +97,9 @@ def _look(net, held):
 
 def _train(train, held, vocabulary, order, seed, steps, at, budget, rate):
     torch.manual_seed(seed)
-    modern = {"norm": "rms", "ffn": "swiglu", "position": "rotary", "init": "gpt2"}
-    biases = {"attention_bias": False, "ffn_bias": False}
-    net = build(TransformerConfig(vocabulary, 48, 2, 4, 128, norm_place="pre", **modern, **biases))
+    attention = Attention(4, position=Rotary(), bias=False)
+    layer = Layer(attention, FFN(128, "swiglu", bias=False), norm=Norm("rms"))
+    net = build(TransformerConfig(vocabulary, 48, decoder=[layer] * 2, init="gpt2"))
     optimizer = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=0.01)
     lengths, losses, exact = [len(ids) - 1 for ids, _ in train], [], []
     for step in range(steps):

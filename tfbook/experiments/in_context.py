@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tfbook.models import TransformerConfig, build
+from tfbook.models import FFN, Attention, Layer, Rotary, TransformerConfig, build
 
 __all__ = ["SMOKE", "Regressor", "least_squares", "problems", "run"]
 
@@ -35,9 +35,8 @@ class Regressor(nn.Module):
     def __init__(self, width: int = 64, n_layers: int = 4, n_heads: int = 4):
         """Make an untrained model."""
         super().__init__()
-        config = TransformerConfig(
-            1, width, n_layers, n_heads, 4 * width, ffn="gelu", position="rotary", init="gpt2"
-        )
+        layer = Layer(Attention(n_heads, position=Rotary()), FFN(4 * width, "gelu"))
+        config = TransformerConfig(1, width, decoder=[layer] * n_layers, init="gpt2")
         self.read = nn.Linear(SIZE + 1, width)
         self.stack = build(config).stack
         self.answer = nn.Linear(width, 1)

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from tfbook import data
 from tfbook.data import Windows, char_tokenizer, rows
-from tfbook.models import TransformerConfig, build
+from tfbook.models import FFN, Attention, Layer, Norm, Rotary, TransformerConfig, build
 from tfbook.training import keep_layers, layer_drop, stochastic_depth
 
 __all__ = ["SMOKE", "WAYS", "run", "spread"]
@@ -41,9 +41,9 @@ def _loss(net, tokens):
 
 def _train(ids, vocabulary, way, seed, steps, batch, rate, chance) -> nn.Module:
     torch.manual_seed(seed)
-    modern = {"norm": "rms", "norm_place": "pre", "ffn": "swiglu", "position": "rotary"}
-    biases = {"attention_bias": False, "ffn_bias": False, "init": "gpt2"}
-    net = build(TransformerConfig(vocabulary, 48, LAYERS, 4, 128, **modern, **biases))
+    attention = Attention(4, position=Rotary(), bias=False)
+    layer = Layer(attention, FFN(128, "swiglu", bias=False), norm=Norm("rms"))
+    net = build(TransformerConfig(vocabulary, 48, decoder=[layer] * LAYERS, init="gpt2"))
     if way == "LayerDrop":
         layer_drop(net, chance)
     elif way == "stochastic depth":

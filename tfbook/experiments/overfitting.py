@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from tfbook import data
 from tfbook.data import BOS, PAD, bucketed, pad_batch, seeded, word_tokenizer
-from tfbook.models import TransformerConfig, build
+from tfbook.models import FFN, Attention, Classes, Layer, Norm, Rotary, TransformerConfig, build
 
 __all__ = ["HELP", "SMOKE", "bins", "calibration_error", "fit_temperature", "run"]
 
@@ -103,13 +103,9 @@ def _measure(logits, labels):
 def _train(sets, help_, seed, epochs, rate):
     (ids, labels), valid, test = sets
     torch.manual_seed(seed)
-    places = {name: help_.get(name, 0.0) for name in PLACES}
-    modern = {"norm": "rms", "norm_place": "pre", "ffn": "swiglu", "position": "rotary"}
-    net = build(
-        TransformerConfig(
-            4000, 32, 2, 2, 88, kind="encoder", head="classes", n_classes=2, **modern, **places
-        )
-    )
+    layer = Layer(Attention(2, position=Rotary()), FFN(88, "swiglu"), norm=Norm("rms"))
+    config = TransformerConfig(4000, 32, encoder=[layer] * 2, head=Classes(2))
+    net = build(config.replace(**{name: help_.get(name, 0.0) for name in PLACES}))
     optimizer = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=0.01)
     lengths, curves = [len(row) for row in ids], {"train": [], "test": []}
     for epoch in range(epochs):

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from tfbook import data
 from tfbook.data import Loader, char_tokenizer, rows, shuffled
-from tfbook.models import TransformerConfig, build
+from tfbook.models import FFN, Attention, Layer, Norm, Rotary, TransformerConfig, build
 
 __all__ = ["SMOKE", "run"]
 
@@ -31,8 +31,8 @@ def _loss(net, tokens):
 def _train(text, held, vocabulary, seed, steps, rate):
     """Go through rows of text, epoch after epoch, and return the losses on new and on read text."""
     torch.manual_seed(seed)
-    modern = {"norm": "rms", "norm_place": "pre", "ffn": "swiglu", "position": "rotary"}
-    net = build(TransformerConfig(vocabulary, 48, 2, 4, 128, init="gpt2", **modern))
+    layer = Layer(Attention(4, position=Rotary()), FFN(128, "swiglu"), norm=Norm("rms"))
+    net = build(TransformerConfig(vocabulary, 48, decoder=[layer] * 2, init="gpt2"))
     optimizer = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=0.01)
 
     def plan(generator):

@@ -39,7 +39,17 @@ from torch import Tensor, nn
 from tfbook import data
 from tfbook.data import Windows, char_tokenizer, rows
 from tfbook.generation import Sampling, generate
-from tfbook.models import TransformerConfig, build
+from tfbook.models import (
+    FFN,
+    Attention,
+    Layer,
+    Learned,
+    Norm,
+    Rotary,
+    Tokens,
+    TransformerConfig,
+    build,
+)
 from tfbook.pretrained import cache_folder
 from tfbook.training import (
     Checkpointing,
@@ -143,24 +153,27 @@ def make_model(name: str, recipe: Recipe, vocab_size: int) -> nn.Module:
     """
     if name == "lstm":
         return CharacterLSTM(vocab_size, recipe.d_ff, recipe.d_model)
-    sizes = (vocab_size, recipe.d_model, LAYERS, HEADS, recipe.d_ff)
-    shared = {"max_len": CONTEXT, "init": "gpt2", "dropout": recipe.dropout}
+    sizes, shared = (vocab_size, recipe.d_model), {"max_len": CONTEXT, "init": "gpt2"}
+    rate = recipe.dropout
     if recipe.plain:
-        return build(TransformerConfig(*sizes, ffn="gelu", position="learned", **shared))
-    model = build(
-        TransformerConfig(
-            *sizes,
-            norm="rms",
-            ffn="swiglu",
-            position="rotary",
-            qk_norm=True,
-            attention_bias=False,
-            ffn_bias=False,
-            scale_embeddings=True,
-            attention_scale=1.5 * (recipe.d_model // HEADS) ** -0.5,
-            **shared,
+        layer = Layer(Attention(HEADS), FFN(recipe.d_ff, "gelu"), dropout=rate)
+        embedding = Tokens(Learned(), dropout=rate)
+    else:
+        attention = Attention(
+            HEADS,
+            position=Rotary(),
+            bias=False,
+            qk_norm=Norm("rms"),
+            scale=1.5 * (recipe.d_model // HEADS) ** -0.5,
         )
+        net = FFN(recipe.d_ff, "swiglu", bias=False)
+        layer = Layer(attention, net, norm=Norm("rms"), dropout=rate)
+        embedding = Tokens(scale="sqrt(d_model)", dropout=rate)
+    model = build(
+        TransformerConfig(*sizes, decoder=[layer] * LAYERS, embedding=embedding, **shared)
     )
+    if recipe.plain:
+        return model
     for matrix in model.stack.parameters():
         if matrix.ndim == 2:
             nn.init.normal_(matrix, std=0.5 * matrix.shape[1] ** -0.5)

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from tfbook.data import BOS, EOS, PAD, SPECIALS, pad_batch
-from tfbook.models import ModelState, TransformerConfig, build
+from tfbook.models import FFN, Attention, Layer, ModelState, Rotary, TransformerConfig, build
 from tfbook.training import fit, schedule
 
 __all__ = ["SMOKE", "Summariser", "overlap", "report", "run"]
@@ -94,11 +94,9 @@ class Summariser(nn.Module):
     def __init__(self, *, copies: bool, width: int = 64):
         """Draw the weights; those of the Transformer first, so that both kinds begin alike."""
         super().__init__()
-        config = TransformerConfig(
-            len(WORDS), width, 2, 4, 2 * width, kind="encoder-decoder", norm_place="pre",
-            position="rotary",
-        )  # fmt: skip
-        self.model = build(config)
+        layer = Layer(Attention(4, position=Rotary()), FFN(2 * width))
+        encoder, decoder = [layer] * 2, [layer.with_cross()] * 2
+        self.model = build(TransformerConfig(len(WORDS), width, encoder=encoder, decoder=decoder))
         self.model.head = _Rows()
         self.query, self.key, self.gate = None, None, None
         if copies:

@@ -41,22 +41,29 @@ from tfbook.data import (
 from tfbook.experiments import translation
 from tfbook.generation import beam_search, generate
 from tfbook.metrics import bleu, chrf
-from tfbook.models import Transformer, TransformerConfig, build
+from tfbook.models import (
+    FFN,
+    Attention,
+    Layer,
+    Rotary,
+    Tokens,
+    Transformer,
+    TransformerConfig,
+    build,
+)
 from tfbook.recurrent import Seq2Seq
 from tfbook.training import Monitoring, fit, schedule, translation_loss
 
 __all__ = ["SMOKE", "alignment", "make_tokenizer", "run", "trained", "translate", "words"]
 
 VOCAB = 1500
+LAYER = Layer(Attention(4, position=Rotary()), FFN(256), dropout=0.2)
 CONFIG = TransformerConfig(
     VOCAB,
-    d_model=128,
-    n_layers=2,
-    n_heads=4,
-    d_ff=256,
-    kind="encoder-decoder",
-    position="rotary",
-    dropout=0.2,
+    128,
+    encoder=[LAYER] * 2,
+    decoder=[LAYER.with_cross()] * 2,
+    embedding=Tokens(dropout=0.2),
 )
 RECURRENT = {"d_embed": 80, "d_hidden": 96}  # as in chapter 01
 BATCH = 16  # sentences

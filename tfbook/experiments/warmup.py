@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from tfbook import data
 from tfbook.data import Windows, rows
-from tfbook.models import TransformerConfig, build
+from tfbook.models import FFN, Attention, Layer, Sinusoidal, Tokens, TransformerConfig, build
 from tfbook.training import attention_entropy, causal_loss, schedule
 
 __all__ = ["SMOKE", "WAYS", "batches", "begin", "letters", "run", "train"]
@@ -51,9 +51,9 @@ def begin(place: str, seed: int, *, n_layers: int = 8, d_model: int = 48) -> nn.
     """Return an untrained decoder with norms "pre" or "post"."""
     torch.manual_seed(seed)
     size = int(letters("train").max()) + 1
-    sizes = {"d_model": d_model, "n_layers": n_layers, "n_heads": 4, "d_ff": 4 * d_model}
-    places = {"norm_place": place, "scale_embeddings": True}
-    return build(TransformerConfig(size, **sizes, **places, ffn="gelu"))
+    layers = [Layer(Attention(4), FFN(4 * d_model, "gelu"), place=place)] * n_layers
+    embedding = Tokens(Sinusoidal(), scale="sqrt(d_model)")
+    return build(TransformerConfig(size, d_model, decoder=layers, embedding=embedding))
 
 
 def batches(seed: int, *, length: int = 32, size: int = 8) -> Windows:

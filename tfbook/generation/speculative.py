@@ -9,7 +9,7 @@ Explained in: chapters/12_generation, section "Guess ahead and check".
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -310,7 +310,7 @@ class FirstLayers:
         part._modules = dict(model._modules)  # a shallow copy would share the dictionary
         part.stack = Stack(list(stack.blocks)[:n_layers], stack.final_norm)
         part.stack.shared = stack.shared
-        part.config = replace(model.config, n_layers=n_layers)
+        part.config = model.config.replace(n_layers=n_layers)
         part.train(model.training)
         self.model, self.config = part, part.config
 

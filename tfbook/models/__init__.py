@@ -1,99 +1,112 @@
 """Whole models from few parts: the 2017 Transformer, BERT, GPT, T5, LLaMA, ViT.
 
+A model is a list of layers: descriptions (``Attention``, ``FFN``, ``Layer``, ...) make a
+:class:`TransformerConfig`, and :func:`build` makes the modules that they describe.
+
 Explained in: chapters/05_architecture.
 """
 
-from tfbook.models.account import Part, walk
+from tfbook.models.account import Part, fold, table
 from tfbook.models.architectures import (
     DecoderOnly,
     EncoderDecoder,
     EncoderOnly,
     Transformer,
     build,
+    make_stack,
     shift_right,
 )
-from tfbook.models.assembly import (
-    initialise,
-    make_attention,
-    make_embed_norm,
-    make_embedding,
-    make_head,
-    make_position,
-    make_stack,
-)
-from tfbook.models.blocks import (
-    Block,
-    BlockState,
-    ModelState,
-    SharedBias,
-    SharedRotation,
-    Stack,
-    Trace,
-)
-from tfbook.models.config import Patches, TransformerConfig
-from tfbook.models.embeddings import LanguageHead, MaskedHead, PatchEmbedding
-from tfbook.models.layers import (
+from tfbook.models.blocks import Block, SharedBias, Stack
+from tfbook.models.config import TransformerConfig
+from tfbook.models.embeddings import Entered, PatchEmbedding, TokenEmbedding
+from tfbook.models.ends import Classes, MaskedToken, NextToken, Patches, Tokens
+from tfbook.models.feed_forward import (
     ACTIVATIONS,
     FEED_FORWARDS,
     GATES,
-    NORMS,
     FeedForward,
-    LayerNorm,
-    Residual,
-    RMSNorm,
     feed_forward_parameters,
     from_conv1d,
-    layer_norm,
-    make_norm,
-    rms_norm,
     to_conv1d,
 )
+from tfbook.models.heads import LanguageHead, MaskedHead
+from tfbook.models.initial import SCHEMES, initialise
+from tfbook.models.layers import FFN, Attention, Layer, Norm
+from tfbook.models.norms import NORMS, LayerNorm, RMSNorm, layer_norm, make_norm, rms_norm
+from tfbook.models.placements import (
+    Learned,
+    LinearBias,
+    Rotary,
+    Shaw,
+    Sinusoidal,
+    T5Buckets,
+    TransformerXL,
+)
 from tfbook.models.presets import PRESETS, PUBLISHED, Published, preset
+from tfbook.models.residual import Residual
+from tfbook.models.spec import Run, Site, Spec
+from tfbook.models.states import BlockState, ModelState, Trace
 
 __all__ = [
-    "ACTIVATIONS",
-    "FEED_FORWARDS",
-    "GATES",
     "NORMS",
-    "FeedForward",
     "LayerNorm",
     "RMSNorm",
-    "Residual",
-    "feed_forward_parameters",
-    "from_conv1d",
     "layer_norm",
     "make_norm",
     "rms_norm",
+    "Residual",
+    "ACTIVATIONS",
+    "FEED_FORWARDS",
+    "GATES",
+    "FeedForward",
+    "feed_forward_parameters",
+    "from_conv1d",
     "to_conv1d",
-    "Block",
     "BlockState",
     "ModelState",
-    "SharedBias",
-    "SharedRotation",
-    "Stack",
     "Trace",
+    "Block",
+    "SharedBias",
+    "Stack",
+    "Entered",
+    "PatchEmbedding",
+    "TokenEmbedding",
     "LanguageHead",
     "MaskedHead",
-    "PatchEmbedding",
+    "SCHEMES",
+    "initialise",
     "Part",
-    "walk",
+    "fold",
+    "table",
+    "Run",
+    "Site",
+    "Spec",
+    "Learned",
+    "LinearBias",
+    "Rotary",
+    "Shaw",
+    "Sinusoidal",
+    "T5Buckets",
+    "TransformerXL",
+    "FFN",
+    "Attention",
+    "Layer",
+    "Norm",
+    "Classes",
+    "MaskedToken",
+    "NextToken",
     "Patches",
+    "Tokens",
     "TransformerConfig",
     "PRESETS",
     "PUBLISHED",
     "Published",
     "preset",
-    "initialise",
-    "make_attention",
-    "make_embed_norm",
-    "make_embedding",
-    "make_head",
-    "make_position",
-    "make_stack",
     "DecoderOnly",
     "EncoderDecoder",
     "EncoderOnly",
     "Transformer",
     "build",
+    "make_stack",
     "shift_right",
 ]

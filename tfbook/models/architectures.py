@@ -13,25 +13,22 @@ comes to lie between two tokens.
 Explained in: chapters/05_architecture.
 """
 
-import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from tfbook._checks import check_bool, check_count, check_ids, check_shape, check_tensor
+from tfbook._checks import check_bool, check_count, check_ids
 from tfbook.attention import Cache
-from tfbook.models.assembly import (
-    initialise,
-    make_embed_norm,
-    make_embedding,
-    make_head,
-    make_position,
-    make_stack,
-)
-from tfbook.models.blocks import ModelState
-from tfbook.models.config import ADDED, TransformerConfig
+from tfbook.models.blocks import SharedBias, Stack
+from tfbook.models.config import TransformerConfig
+from tfbook.models.embeddings import TokenEmbedding
+from tfbook.models.ends import Classes
+from tfbook.models.initial import initialise
+from tfbook.models.layers import Layer
+from tfbook.models.states import ModelState
 
 __all__ = [
     "DecoderOnly",
@@ -39,6 +36,7 @@ __all__ = [
     "EncoderOnly",
     "Transformer",
     "build",
+    "make_stack",
     "shift_right",
 ]
 
@@ -85,20 +83,27 @@ def shift_right(targets: Int[Tensor, "B N"], bos: int) -> Int[Tensor, "B N"]:
     return torch.cat([first, targets[:, :-1]], dim=1)
 
 
-class _Ends(NamedTuple):
-    """What turns tokens into rows with positions: an encoder's or a decoder's."""
+def make_stack(config: TransformerConfig, layers: Sequence[Layer], *, causal: bool) -> Stack:
+    """Make the blocks of an encoder or a decoder, and the norm behind them.
 
-    embed: nn.Module
-    position: nn.Module | None
-    norm: nn.Module | None
+    Explained in: chapters/05_architecture, section "The encoder".
+    """
+    site, norm = config.site(causal=causal), config.norm_behind
+    blocks = [layer.build(site) for layer in layers]
+    shared = [part for part in site.shared.values() if isinstance(part, SharedBias)]
+    return Stack(blocks, None if norm is None else norm.make(config.d_model), shared=shared)
 
 
 class _Model(nn.Module):
-    """What the three kinds of models have in common."""
+    """What the three kinds of models have in common.
+
+    A model owns the parts of its embeddings itself, so that weights have short names; the
+    embeddings that use them stand in ``_entrances``, which is not searched for weights.
+    """
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
-        self.config = config
+        self.config, self._entrances = config, ()
 
     def count_parameters(self) -> int:
         """Count the parameters, shared ones once."""
@@ -108,43 +113,23 @@ class _Model(nn.Module):
         """Show how many parameters there are."""
         return f"{self.count_parameters():,} parameters"
 
-    def _enter(self, name, tokens, ends, mask=None, state=None, segments=None):
-        """Return rows (B, N, d_model), the mask for attention, and the counts of the next state."""
-        check_ids(name, tokens, self.config.vocab_size)
-        seen, before = (0, None) if state is None else (state.seen, state.counts)
-        n, places, counts = tokens.shape[1], None, None
-        mask, padded = _read_mask(mask, tokens)
-        if padded is not None:
-            start = seen if before is None else before[:, None]
-            steps = start + padded.cumsum(-1)  # (B, N), tokens so far
-            places, counts = (steps - 1).clamp(min=0), steps[:, -1]
-        elif before is not None:
-            places, counts = before[:, None] + torch.arange(n, device=tokens.device), before + n
-        elif seen:
-            places = torch.arange(seen, seen + n, device=tokens.device)
-        self._check_length(name, seen + n, counts)
-        x = ends.embed(tokens)  # (B, N, d_model)
-        if self.config.scale_embeddings:
-            x = x * math.sqrt(self.config.d_model)
-        return self._place(x if segments is None else x + segments, ends, places), mask, counts
+    def _own(self, entrance: TokenEmbedding, stack: Stack) -> None:
+        """Own the parts of the embedding, and the position that the layers share."""
+        self._entrances = (entrance,)
+        self.embed, self.segments = entrance.embed, entrance.segments
+        self.position = entrance.position or _shared_part(stack)
+        self.embed_norm, self.embed_dropout = entrance.embed_norm, entrance.embed_dropout
+        self.stack = stack
 
-    def _place(self, x, ends, places=None):
-        """Add the positions, then apply the norm of the embeddings, if there is one."""
-        if self.config.position in ADDED:
-            x = ends.position(x, places)
-        return self.embed_dropout(x if ends.norm is None else ends.norm(x))
+    def _finish(self) -> None:
+        """Draw the weights."""
+        config = self.config
+        initialise(self, config.init, len(config.decoder or config.encoder))
 
-    def _check_length(self, name, columns, counts):
-        longest = self.config.max_len
-        if longest is None or columns <= longest:
-            return
-        if counts is not None and self.config.position in ADDED:
-            columns = int(counts.max())  # padding takes up no position
-        if columns > longest:
-            raise ValueError(
-                f"{name} must not be longer than max_len = {longest}, got {columns} "
-                "with what came before"
-            )
+
+def _shared_part(stack: Stack) -> nn.Module | None:
+    """Return the bias that the layers of a stack share."""
+    return stack.shared[0].part if stack.shared else None
 
 
 class EncoderOnly(_Model):
@@ -170,16 +155,11 @@ class EncoderOnly(_Model):
         """Make the parts and draw their weights."""
         _check_config(config, "encoder")
         super().__init__(config)
-        self.embed = make_embedding(config)
-        self.segments = None
-        if config.n_segments is not None:
-            self.segments = nn.Embedding(config.n_segments, config.d_model)
-        self.position = make_position(config, causal=False)
-        self.embed_norm, self.embed_dropout = make_embed_norm(config), nn.Dropout(config.dropout)
-        self.stack = make_stack(config, config.n_layers, self.position, causal=False)
+        entrance = config.embedding.build(config.site())
+        self._own(entrance, make_stack(config, config.encoder, causal=False))
         self.pooler = nn.Linear(config.d_model, config.d_model) if config.pooler else None
-        self.head = make_head(config)
-        initialise(self, config)
+        self.head = None if config.head is None else config.head.build(config.site())
+        self._finish()
 
     def forward(
         self,
@@ -197,17 +177,17 @@ class EncoderOnly(_Model):
             segments: which segment each token belongs to, (B, N); all 0 when omitted.
 
         Returns:
-            Hidden states (B, N, d_model); with head "mlm" logits (B, N, V), with head "classes"
-            logits (B, n_classes) of the whole sequence.
+            Hidden states (B, N, d_model); with the head MaskedToken logits (B, N, V), with the head
+            Classes logits (B, n_classes) of the whole sequence.
 
         Raises:
             TypeError: for a wrong type or dtype.
             ValueError: for a shape or a number that does not fit, or too long a sequence.
         """
         x = self.hidden(tokens, mask=mask, segments=segments)
-        if self.config.output == "mlm":
-            return self.head(x, self.embed.weight)
-        return x if self.head is None else self.head(self.pooled(x))
+        if isinstance(self.config.head, Classes):
+            return self.head(self.pooled(x))
+        return x if self.head is None else self.head(x, self.embed.weight)
 
     def hidden(
         self,
@@ -251,24 +231,8 @@ class EncoderOnly(_Model):
         return self.stack.trace(x, mask=mask, weights=True).weights
 
     def _begin(self, tokens, mask, segments):
-        ends = _Ends(self.embed, self.position, self.embed_norm)
-        if self.segments is None and segments is not None:
-            raise ValueError("segments were given, but this model has none: n_segments is None")
-        if self.config.patches is not None:
-            x = self.embed(tokens)  # (B, N, d_model)
-            return self._place(x, ends), _read_mask(mask, x[..., 0])[0]
-        rows = None
-        if segments is not None:
-            check_ids("segments", segments, self.config.n_segments)
-            if segments.shape != tokens.shape:
-                raise ValueError(
-                    f"segments must have the shape of tokens, {tuple(tokens.shape)}, "
-                    f"got {tuple(segments.shape)}"
-                )
-            rows = self.segments(segments)
-        elif self.segments is not None:
-            rows = self.segments.weight[0]
-        return self._enter("tokens", tokens, ends, mask, segments=rows)[:2]
+        (entrance,) = self._entrances
+        return entrance(tokens, mask=mask, segments=segments)[:2]
 
 
 class DecoderOnly(_Model):
@@ -287,7 +251,8 @@ class DecoderOnly(_Model):
         ValueError: if it is of another kind.
 
     Example:
-        >>> config = TransformerConfig(11, d_model=8, n_layers=2, n_heads=2, d_ff=16)
+        >>> from tfbook.models import FFN, Attention
+        >>> config = TransformerConfig(11, 8, decoder=[Layer(Attention(2), FFN(16))] * 2)
         >>> model = DecoderOnly(config).eval()
         >>> tokens = torch.tensor([[3, 1, 4, 1, 5]])
         >>> whole, _ = model(tokens)
@@ -304,12 +269,10 @@ class DecoderOnly(_Model):
         """Make the parts and draw their weights."""
         _check_config(config, "decoder")
         super().__init__(config)
-        self.embed = make_embedding(config)
-        self.position = make_position(config, causal=True)
-        self.embed_norm, self.embed_dropout = make_embed_norm(config), nn.Dropout(config.dropout)
-        self.stack = make_stack(config, config.decoder_layers, self.position, causal=True)
-        self.head = make_head(config)
-        initialise(self, config)
+        entrance = config.embedding.build(config.site())
+        self._own(entrance, make_stack(config, config.decoder, causal=True))
+        self.head = config.head.build(config.site())
+        self._finish()
 
     def forward(
         self,
@@ -337,12 +300,11 @@ class DecoderOnly(_Model):
         """
         _check_state(state)
         check_bool("last", last)
-        ends = _Ends(self.embed, self.position, self.embed_norm)
-        x, mask, counts = self._enter("tokens", tokens, ends, mask, state)
-        x, layers = self.stack(x, None if state is None else state.layers, mask=mask)
-        seen = tokens.shape[1] + (0 if state is None else state.seen)
+        (entrance,), past = self._entrances, state or ModelState()
+        x, mask, counts = entrance(tokens, mask=mask, seen=past.seen, counts=past.counts)
+        x, layers = self.stack(x, past.layers, mask=mask)
         logits = self.head(x[:, -1:] if last else x, self.embed.weight)
-        return logits, ModelState(layers, seen, counts)
+        return logits, ModelState(layers, past.seen + tokens.shape[1], counts)
 
     def empty_state(self, batch: int, *, cache: Cache | None = None) -> ModelState:
         """Return a state with nothing read yet, in the cache of one's choice.
@@ -381,16 +343,14 @@ class DecoderOnly(_Model):
 
         The last one is what enters the norm behind the blocks, if there is one.
         """
-        ends = _Ends(self.embed, self.position, self.embed_norm)
-        x, mask, _ = self._enter("tokens", tokens, ends, mask)
+        x, mask, _ = self._entrances[0](tokens, mask=mask)
         return self.stack.trace(x, mask=mask).states
 
     def attention_weights(
         self, tokens: Int[Tensor, "B N"], mask: Bool[Tensor, "..."] | None = None
     ) -> list[Float[Tensor, "B H N M"]]:
         """Return the weights of each layer: L of (B, H, N, N)."""
-        ends = _Ends(self.embed, self.position, self.embed_norm)
-        x, mask, _ = self._enter("tokens", tokens, ends, mask)
+        x, mask, _ = self._entrances[0](tokens, mask=mask)
         return self.stack.trace(x, mask=mask, weights=True).weights
 
 
@@ -422,18 +382,21 @@ class Transformer(_Model):
         """Make the parts and draw their weights."""
         _check_config(config, "encoder-decoder")
         super().__init__(config)
-        self.embed = make_embedding(config)
-        self.target_embed = None if config.share_embeddings else make_embedding(config)
-        self.position = make_position(config, causal=False)
-        self.target_position = make_position(config, causal=True)
-        self.embed_norm, self.embed_dropout = make_embed_norm(config), nn.Dropout(config.dropout)
-        self.target_embed_norm = make_embed_norm(config)
-        self.encoder = make_stack(config, config.n_layers, self.position, causal=False)
-        self.decoder = make_stack(
-            config, config.decoder_layers, self.target_position, causal=True, cross=True
-        )
-        self.head = make_head(config)
-        initialise(self, config)
+        site, embedding = config.site(), config.embedding
+        source = embedding.build(site)
+        target = embedding.build(site, source.embed if config.share_embeddings else None)
+        encoder = make_stack(config, config.encoder, causal=False)
+        decoder = make_stack(config, config.decoder, causal=True)
+        self._entrances = (source, target)
+        self.embed = source.embed
+        self.target_embed = None if config.share_embeddings else target.embed
+        self.position = source.position or _shared_part(encoder)
+        self.target_position = target.position or _shared_part(decoder)
+        self.embed_norm, self.embed_dropout = source.embed_norm, source.embed_dropout
+        self.target_embed_norm, target.embed_dropout = target.embed_norm, source.embed_dropout
+        self.encoder, self.decoder = encoder, decoder
+        self.head = config.head.build(site)
+        self._finish()
 
     def forward(
         self,
@@ -467,7 +430,7 @@ class Transformer(_Model):
         self, source: Int[Tensor, "B M"], *, mask: Bool[Tensor, "..."] | None = None
     ) -> Float[Tensor, "B M D"]:
         """Return a vector for each token of the source, (B, M, d_model)."""
-        x, mask, _ = self._enter("source", source, self._source_ends, mask)
+        x, mask, _ = self._entrances[0](source, mask=mask, name="source")
         return self.encoder.encode(x, mask=mask)
 
     def remember(
@@ -507,9 +470,11 @@ class Transformer(_Model):
         """
         _check_state(state, needed=True)
         check_bool("last", last)
-        x, mask, counts = self._enter("target", tokens, self._target_ends, mask, state)
+        before = {"seen": state.seen, "counts": state.counts}
+        entrance = self._entrances[1]
+        x, mask, counts = entrance(tokens, mask=mask, **before, name="target")
         x, layers = self.decoder(x, state.layers, mask=mask)
-        logits = self.head(x[:, -1:] if last else x, self._target_ends.embed.weight)
+        logits = self.head(x[:, -1:] if last else x, entrance.embed.weight)
         return logits, ModelState(layers, state.seen + tokens.shape[1], counts)
 
     def hidden_states(
@@ -537,20 +502,11 @@ class Transformer(_Model):
         return EncoderDecoder(encoder.weights, decoder.weights, decoder.cross)
 
     def _traces(self, source, target, source_mask, target_mask, **asked):
-        x, mask, _ = self._enter("source", source, self._source_ends, source_mask)
+        x, mask, _ = self._entrances[0](source, mask=source_mask, name="source")
         encoder = self.encoder.trace(x, mask=mask, **asked)
         state = self.remember(source, mask=source_mask)
-        x, mask, _ = self._enter("target", target, self._target_ends, target_mask)
+        x, mask, _ = self._entrances[1](target, mask=target_mask, name="target")
         return encoder, self.decoder.trace(x, state.layers, mask=mask, **asked)
-
-    @property
-    def _source_ends(self) -> _Ends:
-        return _Ends(self.embed, self.position, self.embed_norm)
-
-    @property
-    def _target_ends(self) -> _Ends:
-        embed = self.embed if self.target_embed is None else self.target_embed
-        return _Ends(embed, self.target_position, self.target_embed_norm)
 
 
 _KINDS = {"encoder": EncoderOnly, "decoder": DecoderOnly, "encoder-decoder": Transformer}
@@ -565,7 +521,8 @@ def build(config: TransformerConfig) -> EncoderOnly | DecoderOnly | Transformer:
         TypeError: if config is no config.
 
     Example:
-        >>> model = build(TransformerConfig(11, d_model=8, n_layers=2, n_heads=2, d_ff=16))
+        >>> from tfbook.models import FFN, Attention
+        >>> model = build(TransformerConfig(11, 8, decoder=[Layer(Attention(2), FFN(16))] * 2))
         >>> type(model).__name__, model.count_parameters() == model.config.count_parameters()
         ('DecoderOnly', True)
 
@@ -573,17 +530,6 @@ def build(config: TransformerConfig) -> EncoderOnly | DecoderOnly | Transformer:
     """
     _check_config(config)
     return _KINDS[config.kind](config)
-
-
-def _read_mask(mask: object, tokens: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Return the mask for attention and, where it says which columns are tokens, that too."""
-    if mask is None or (isinstance(mask, Tensor) and mask.ndim > 2):
-        return mask, None
-    check_tensor("mask", mask)
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean with True = token, got {mask.dtype}")
-    check_shape("mask", mask, tokens.shape, "(B, N)")
-    return mask[:, None, :], mask  # (B, 1, N)
 
 
 def _check_config(config: object, kind: str | None = None) -> None:

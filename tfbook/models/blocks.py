@@ -6,143 +6,39 @@ stack of blocks is called like that too, and neither asks what kind of mixer it 
 Explained in: chapters/05_architecture.
 """
 
-import operator
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from contextlib import contextmanager
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from tfbook._checks import check_bool
 from tfbook.attention import Cache, Tap
-from tfbook.models.layers import LayerNorm, Place, Residual, check_place
+from tfbook.models.norms import LayerNorm
+from tfbook.models.residual import Place, Residual, check_place
+from tfbook.models.states import BlockState, Trace
 
-__all__ = [
-    "Block",
-    "BlockState",
-    "ModelState",
-    "SharedBias",
-    "SharedRotation",
-    "Stack",
-    "Trace",
-]
-
-
-class BlockState(NamedTuple):
-    """What a block carries on: the state of its mixer and that of its cross-attention.
-
-    Attributes:
-        mixer: what the mixer returned, or None at the start.
-        cross: what the cross-attention remembers of the memory, or None without one.
-
-    Explained in: chapters/05_architecture, section "The decoder".
-    """
-
-    mixer: object = None
-    cross: object = None
-
-    def select(self, rows: Int[Tensor, " S"]) -> "BlockState":
-        """Return the state of the chosen sequences of the batch, in the order given."""
-        return BlockState(*(each if each is None else _select(each, rows) for each in self))
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of both."""
-        return sum(_nbytes(each) for each in self if each is not None)
-
-    def truncate(self, length: int) -> "BlockState":
-        """Return the state as it was after ``length`` positions; the memory stays.
-
-        Raises:
-            TypeError: if the mixer's state cannot go back.
-            ValueError: if the length is out of its range.
-        """
-        if not hasattr(self.mixer, "truncate"):
-            raise TypeError(f"a state of type {type(self.mixer).__name__} cannot go back")
-        return self._replace(mixer=self.mixer.truncate(length))
-
-    @property
-    def length(self) -> int:
-        """Return how many positions the mixer holds, 0 at the start."""
-        return getattr(self.mixer, "length", 0)
-
-
-@dataclass(frozen=True, eq=False)
-class ModelState:
-    """What a model carries on from one piece of a sequence to the next; never changed.
-
-    Attributes:
-        layers: a state for each block of the decoder.
-        seen: how many columns of tokens came before the next one, padding included.
-        counts: how many of them were tokens in each sequence, (B,); None when all were.
-
-    Explained in: chapters/12_generation, section "The cache".
-    """
-
-    layers: tuple[BlockState, ...]
-    seen: int = 0
-    counts: Int[Tensor, " B"] | None = None
-
-    @property
-    def length(self) -> int:
-        """Return how many columns were seen."""
-        return self.seen
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of all keys and values, or whatever the layers keep."""
-        return sum(layer.nbytes for layer in self.layers)
-
-    def select(self, rows: Int[Tensor, " S"]) -> "ModelState":
-        """Return the state of the chosen sequences of the batch, in the order given."""
-        counts = None if self.counts is None else self.counts[rows]
-        layers = tuple(layer.select(rows) for layer in self.layers)
-        return replace(self, layers=layers, counts=counts)
-
-    def truncate(self, length: int) -> "ModelState":
-        """Return the state as it was after ``length`` columns: later ones are forgotten.
-
-        Raises:
-            TypeError: if a layer's state cannot go back.
-            ValueError: if the length is out of its range, or the sequences were padded.
-        """
-        if self.counts is not None:
-            raise ValueError("the state of a padded batch cannot go back")
-        layers = tuple(layer.truncate(length) for layer in self.layers)
-        return replace(self, layers=layers, seen=length)
-
-
-class Trace(NamedTuple):
-    """What happens in a stack, block by block.
-
-    Attributes:
-        states: what enters the first block, and what each block makes of it, (B, N, d_model).
-        weights: of each mixer, (B, H, N, M), where they were asked for.
-        cross: of each cross-attention, None where there is none.
-
-    Explained in: chapters/05_architecture, section "Two real models".
-    """
-
-    states: list[Tensor]
-    weights: list[Tensor]
-    cross: list[Tensor | None]
+__all__ = ["Block", "SharedBias", "Stack"]
 
 
 class Block(nn.Module):
     """One layer: mix the rows, perhaps look into a memory, then treat each row by itself.
 
-    x ← x + mixer(x), x ← x + cross(x, memory), x ← x + ffn(x), each with a norm before it or
-    behind the sum, see :class:`tfbook.models.Residual`.
+    x ← x + mixer(x), x ← x + cross(x, memory), x ← x + ffn(x), each with a norm before it, behind
+    the sum or inside, see :class:`tfbook.models.Residual`; in parallel y = x + mixer(x) + ffn(x).
 
     Args:
         mixer: what mixes rows: ``mixer(x, state=None, *, mask=None) -> (y, state)``.
-        ffn: what treats each row by itself, with an attribute ``d_model``.
+        ffn: what treats each row by itself.
         cross: attention to a memory, with ``remember``; None for a block that looks at no memory.
         norm: makes a norm of a given size.
-        place: "pre", "post" or "none".
+        place: "pre", "post", "inside", "both" or "none".
         dropout: rate on what each sublayer adds.
+        parallel: whether the ffn reads the same x as the mixer.
+        one_norm: whether the two then share the norm before them, for the place "pre".
+        multiplier: factor on what each sublayer adds.
+        d_model: size of a row; the ffn's ``d_model`` when omitted.
 
     Attributes:
         mixer_residual, cross_residual, ffn_residual: the wiring of each sublayer.
@@ -151,11 +47,11 @@ class Block(nn.Module):
 
     Raises:
         TypeError: for an argument of a wrong type.
-        ValueError: for an unknown place, or a rate out of range.
+        ValueError: for an unknown place, a rate out of range, or parts that cannot be parallel.
 
     Example:
-        >>> from tfbook.models.layers import FeedForward
-        >>> from tfbook.attention.multihead import MultiHeadAttention
+        >>> from tfbook.models.feed_forward import FeedForward
+        >>> from tfbook.attention import MultiHeadAttention
         >>> block = Block(MultiHeadAttention(8, n_heads=2), FeedForward(8, 32), place="pre")
         >>> y, state = block(torch.randn(1, 5, 8))
         >>> y.shape
@@ -163,7 +59,7 @@ class Block(nn.Module):
 
     Cost: that of its parts; see :meth:`tfbook.models.TransformerConfig.parts`.
 
-    Source: [vaswani2017attention]
+    Source: [vaswani2017attention], parallel: [wang2021gptj]
     Explained in: chapters/05_architecture, section "The encoder".
     """
 
@@ -176,23 +72,33 @@ class Block(nn.Module):
         norm: Callable[[int], nn.Module] = LayerNorm,
         place: Place = "post",
         dropout: float = 0.0,
+        parallel: bool = False,
+        one_norm: bool = False,
+        multiplier: float = 1.0,
+        d_model: int | None = None,
     ):
         """Put a residual connection around each part."""
         super().__init__()
         check_place(place)
+        check_parallel(parallel, one_norm, place, cross)
         for name, part in (("mixer", mixer), ("ffn", ffn), ("cross", cross)):
             if not (isinstance(part, nn.Module) or (name == "cross" and part is None)):
                 raise TypeError(f"{name} must be a module, got {type(part).__name__}")
+        width = ffn.d_model if d_model is None else d_model
 
-        def residual() -> Residual:
-            own = None if place == "none" else norm(ffn.d_model)
-            return Residual(own, place=place, dropout=dropout)
+        def residual(place: Place = place) -> Residual:
+            own = None if place == "none" else norm(width)
+            after = norm(width) if place == "both" else None
+            return Residual(
+                own, place=place, norm_after=after, dropout=dropout, multiplier=multiplier
+            )
 
+        self.parallel, self.one_norm = parallel, one_norm
         self.resid_pre = Tap()
         self.mixer, self.mixer_residual = mixer, residual()
         self.resid_mid = Tap()
         self.cross, self.cross_residual = cross, None if cross is None else residual()
-        self.ffn, self.ffn_residual = ffn, residual()
+        self.ffn, self.ffn_residual = ffn, residual("none") if one_norm else residual()
         self.resid_post = Tap()
 
     def forward(
@@ -218,14 +124,17 @@ class Block(nn.Module):
             ValueError: for a shape that does not fit, or a memory that is missing.
         """
         before, memory = self._read_state(state)
-        x, residual = self.resid_pre(x), self.mixer_residual
-        y, after = self.mixer(residual.enter(x), before, mask=mask)
-        x = self.resid_mid(residual.leave(x, y))
+        entered = self.resid_pre(x)
+        seen = self.mixer_residual.enter(entered)
+        y, after = self.mixer(seen, before, mask=mask)
+        x = self.resid_mid(self.mixer_residual.leave(entered, y))
         del y  # its memory serves what follows
         if self.cross is not None:
             y, memory = self.cross(self.cross_residual.enter(x), memory)
             x = self.cross_residual.leave(x, y)
-        y = self.ffn(self.ffn_residual.enter(x))
+        if not self.one_norm:
+            seen = self.ffn_residual.enter(entered if self.parallel else x)
+        y = self.ffn(seen)
         x = self.resid_post(self.ffn_residual.leave(x, y))
         return x, BlockState(after, memory)
 
@@ -294,65 +203,12 @@ class Block(nn.Module):
         return state
 
 
-class _Shared:
-    """A position part that several layers use and the model owns.
-
-    It is no module, so the part's weights appear once among the parameters. Within a ``with`` block
-    on it, what all layers would compute alike is computed by the first of them.
-    """
-
-    def __init__(self, part: nn.Module):
-        """Keep the part."""
-        self.part, self._kept = part, None
-
-    def __enter__(self) -> "_Shared":
-        """Begin a pass through the layers."""
-        self._kept = {}
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Forget what was kept: the weights may change before the next pass."""
-        self._kept = None
-
-    def places(self, first: int, stop: int, device: torch.device) -> Int[Tensor, " N"]:
-        """Return the positions first … stop − 1, the same tensor for every layer of a pass."""
-        return self._once(
-            ("places", first, stop, device), (), lambda: torch.arange(first, stop, device=device)
-        )
-
-    def _once(self, key, inputs, make):
-        """Return what ``make`` returned for the same key and the same tensors in this pass."""
-        kept = self._kept
-        if kept is None:
-            return make()
-        found = kept.get(key)
-        if found is None or not all(map(operator.is_, found[0], inputs)):
-            found = kept[key] = (inputs, make())
-        return found[1]
-
-
-class SharedRotation(_Shared):
-    """A rotary position that layers share: cosines and sines are computed once a pass.
-
-    Args:
-        part: such as :class:`tfbook.positions.RotaryPositions`; the model owns it.
-
-    Explained in: chapters/05_architecture, section "From words in to words out".
-    """
-
-    def rotate(
-        self, x: Float[Tensor, "*B N D"], positions: Int[Tensor, "... N"]
-    ) -> Float[Tensor, "*B N D"]:
-        """Turn queries or keys x (..., N, d_head) to their positions."""
-        if self._kept is None:
-            return self.part.rotate(x, positions)
-        key = ("table", x.dtype)
-        table = self._once(key, (positions,), lambda: self.part.table(positions, x.dtype))
-        return self.part.turn(x, *table)
-
-
-class SharedBias(_Shared):
+class SharedBias:
     """A bias on the scores that layers share and that does not ask the query: once a pass.
+
+    It is no module, so the part's weights appear once among the parameters: the model owns it.
+    Between :meth:`begin` and :meth:`end` the last bias is kept, and a layer that asks for the same
+    positions gets it; the weights may change before the next pass, so nothing is kept beyond.
 
     Args:
         part: such as :class:`tfbook.positions.T5Bias`; the model owns it.
@@ -361,10 +217,22 @@ class SharedBias(_Shared):
     Explained in: chapters/05_architecture, section "From words in to words out".
     """
 
+    def __init__(self, part: nn.Module):
+        """Keep the part."""
+        self.part, self._running, self._asked, self._bias = part, False, None, None
+
     @property
     def scaled(self) -> bool:
         """Return whether the scores are divided by √d."""
         return self.part.scaled
+
+    def begin(self) -> None:
+        """Begin a pass through the layers."""
+        self._running = True
+
+    def end(self) -> None:
+        """Forget what was kept."""
+        self._running, self._asked, self._bias = False, None, None
 
     def bias(
         self,
@@ -373,8 +241,13 @@ class SharedBias(_Shared):
         k_positions: Int[Tensor, "... M"],
     ) -> Float[Tensor, "*C H N M"]:
         """Return what to add to the scores of q (..., H, N, d)."""
-        key, inputs = ("bias", q.dtype), (q_positions, k_positions)
-        return self._once(key, inputs, lambda: self.part.bias(q, *inputs))
+        if not self._running:
+            return self.part.bias(q, q_positions, k_positions)
+        asked = (q_positions, k_positions)
+        known = self._asked is not None and self._bias.dtype == q.dtype
+        if not (known and all(map(torch.equal, asked, self._asked))):
+            self._asked, self._bias = asked, self.part.bias(q, q_positions, k_positions)
+        return self._bias
 
 
 class Stack(nn.Module):
@@ -384,8 +257,7 @@ class Stack(nn.Module):
         blocks: at least one; each is called as ``block(x, state=None, *, mask=None)``.
         final_norm: applied to what the last block returns; pre-norm blocks need it, since nothing
             has normalised the sum.
-        shared: the handle of a position part that the blocks share, :class:`SharedRotation` or
-            :class:`SharedBias`; what it computes is kept for the time of one pass.
+        shared: the bias parts that blocks share; what they compute is kept for one pass.
 
     Attributes:
         layer_drop: rate at which a block is left out in training, 0 at first; see
@@ -404,14 +276,14 @@ class Stack(nn.Module):
         blocks: Sequence[nn.Module],
         final_norm: nn.Module | None = None,
         *,
-        shared: SharedRotation | SharedBias | None = None,
+        shared: Sequence[SharedBias] = (),
     ):
         """Keep the blocks."""
         super().__init__()
         if not len(blocks):
             raise ValueError("blocks must hold at least one block, got none")
         self.blocks, self.final_norm = nn.ModuleList(blocks), final_norm
-        self.shared = shared
+        self.shared = tuple(shared)
         self.layer_drop = 0.0
 
     def forward(
@@ -497,7 +369,10 @@ class Stack(nn.Module):
 
         Explained in: chapters/05_architecture, section "The decoder".
         """
-        return tuple(block.remember(memory, mask) for block in self.blocks)
+        return tuple(
+            BlockState() if block.cross is None else block.remember(memory, mask)
+            for block in self.blocks
+        )
 
     def empty_state(self, batch: int, *, cache: Cache | None = None) -> tuple[BlockState, ...]:
         """Return a state with nothing in it yet for each block, see :meth:`Block.empty_state`.
@@ -506,11 +381,17 @@ class Stack(nn.Module):
         """
         return tuple(block.empty_state(batch, cache=cache) for block in self.blocks)
 
+    @contextmanager
     def _one_pass(self):
-        """Return within what the blocks run; a compiler finds what is computed twice by itself."""
-        return (
-            nullcontext() if self.shared is None or torch.compiler.is_compiling() else self.shared
-        )
+        """Let the shared biases be computed once; a compiler finds what is alike by itself."""
+        shared = () if torch.compiler.is_compiling() else self.shared
+        for each in shared:
+            each.begin()
+        try:
+            yield
+        finally:
+            for each in shared:
+                each.end()
 
     def _read_state(self, state):
         if state is None:
@@ -525,15 +406,14 @@ class Stack(nn.Module):
         return state
 
 
-def _select(state, rows):
-    if isinstance(state, Tensor):
-        return state[rows]
-    if hasattr(state, "select"):
-        return state.select(rows)
-    return tuple(_select(each, rows) for each in state)  # such as an LSTM's pair
-
-
-def _nbytes(state):
-    if hasattr(state, "nbytes"):
-        return state.nbytes
-    return sum(_nbytes(each) for each in state)
+def check_parallel(parallel: object, one_norm: object, place: object, cross: object) -> None:
+    """Raise an error unless a block of these choices can be wired."""
+    check_bool("parallel", parallel)
+    check_bool("one_norm", one_norm)
+    if parallel and cross is not None:
+        raise ValueError("parallel is for a block without cross-attention, got a cross")
+    if one_norm and not (parallel and place == "pre"):
+        raise ValueError(
+            "one_norm is for parallel=True with place='pre', got "
+            f"parallel {parallel} and place {place!r}"
+        )

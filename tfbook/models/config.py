@@ -1,126 +1,49 @@
-"""A model is a config: the choices that make it 2017's Transformer, BERT, GPT, T5, LLaMA or ViT.
+"""A model is a list of layers: the choices that make 2017's Transformer, BERT, GPT, LLaMA or ViT.
 
-A config is plain numbers and names. It can be counted without making anything: parameters, FLOPs
-of a pass, bytes of a cache, part by part; :func:`tfbook.models.build` makes the model.
+A config holds descriptions of parts, each plain numbers and names. It can be counted without
+making anything: parameters, FLOPs of a pass, bytes of a cache, part by part;
+:func:`tfbook.models.build` makes the model.
 
 Explained in: chapters/05_architecture, section "What the sizes add up to".
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import NamedTuple
 
-from tfbook._checks import (
-    check_bool,
-    check_count,
-    check_even,
-    check_heads,
-    check_names,
-    check_positive,
-    check_rate,
-)
-from tfbook.attention import VARIANTS
-from tfbook.costs import kv_cache_bytes
-from tfbook.models.account import Part, walk
-from tfbook.models.layers import FEED_FORWARDS, NORMS, PLACES
-from tfbook.positions import (
-    LAYOUTS,
-    LinearScaling,
-    NTKScaling,
-    RotaryScaling,
-    YarnScaling,
-    check_base,
-)
+from tfbook._checks import check_bool, check_count
+from tfbook.models.account import Part, table
+from tfbook.models.changes import change, choice
+from tfbook.models.ends import Classes, MaskedToken, NextToken, Patches, Tokens
+from tfbook.models.initial import SCHEMES
+from tfbook.models.layers import Layer, Norm, check_one_of
+from tfbook.models.placements import InAttention, T5Buckets
+from tfbook.models.spec import Run, Site, plain, unplain
 
-__all__ = ["Part", "Patches", "TransformerConfig"]
+__all__ = ["TransformerConfig"]
 
-KINDS = ("decoder", "encoder", "encoder-decoder")
-ADDED = ("sinusoidal", "learned")  # added to the embeddings
-SHARED = ("rotary", "t5", "alibi")  # one part for all layers of a stack
-OWN = ("shaw", "transformer-xl")  # one for each layer
-POSITIONS = (*ADDED, *SHARED, *OWN, "none")
-HEADS = ("lm", "mlm", "classes")
-SCHEMES = ("xavier", "gpt2", "bert", "t5")
-SCALINGS = {each.__name__: each for each in (LinearScaling, NTKScaling, YarnScaling)}
-PROJECTIONS = ("q", "k", "v", "out")
-
-
-class Patches(NamedTuple):
-    """An image cut into squares, each of which becomes one token.
-
-    Attributes:
-        image_size: pixels along each side of the image.
-        patch_size: pixels along each side of a patch, a divisor of it.
-        n_channels: colours.
-
-    Source: [dosovitskiy2021image]
-    Explained in: chapters/05_architecture, section "What the sizes add up to".
-    """
-
-    image_size: int
-    patch_size: int
-    n_channels: int = 3
-
-    @property
-    def count(self) -> int:
-        """Return how many patches there are."""
-        return (self.image_size // self.patch_size) ** 2
-
-    @property
-    def numbers(self) -> int:
-        """Return how many numbers a patch holds."""
-        return self.patch_size**2 * self.n_channels
+BEFORE = ("pre", "inside", "both")  # places where nothing has normalised the stream itself
 
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The choices that make a transformer, checked against one another.
+    """The parts that make a transformer, checked against one another.
 
     Args:
         vocab_size: V, different tokens; None for a model of images.
         d_model: size of the residual stream.
-        n_layers: blocks; in an encoder-decoder those of the encoder.
-        n_heads: H, attention heads of a block.
-        d_ff: size of the feed-forward network's inner layer.
-        kind: "decoder", "encoder" or "encoder-decoder".
-        n_decoder_layers: blocks of the decoder of an encoder-decoder; n_layers when omitted.
-        n_kv_heads: heads of keys and values, a divisor of H; H when omitted.
-        d_head: size of a head; d_model / H when omitted.
-        max_len: the longest sequence; needed for learned positions, else None for no limit.
-        norm: "layer" or "rms".
-        norm_place: "pre", "post" or "none".
-        norm_eps: ε of the norms.
-        final_norm: whether a norm stands behind the last block; with "pre" when omitted.
-        embedding_norm: whether one stands behind the embeddings.
-        ffn: a kind out of ``tfbook.models.FEED_FORWARDS``.
-        attention_bias: whether the attention's projections have biases, or which of q, k, v, out.
-        ffn_bias: whether the feed-forward network's have.
-        position: "sinusoidal" or "learned", added to the embeddings; "rotary"; "t5" or "alibi",
-            added to the scores; "shaw" or "transformer-xl", with weights in each layer; "none".
-        rope_base: base of the rotary frequencies.
-        rope_layout: "interleaved" or "half", see :func:`tfbook.positions.apply_rotary`.
-        rope_scaling: None or a scaling for longer contexts, such as ``YarnScaling``.
-        n_buckets: buckets of the T5 bias.
-        max_distance: from which distance on T5 and Shaw tell keys apart no more.
-        qk_norm: whether queries and keys are normalised, each head by itself, by ``norm``.
-        attention_scale: factor on q kᵀ; when omitted 1/√d_head, and 1 with the T5 bias.
-        tie_embeddings: whether the head that predicts tokens uses the embedding's weights.
+        encoder: the layers that see everything, see :class:`tfbook.models.Layer`; may be empty.
+        decoder: the layers that hide the future; may be empty. With both, the decoder looks into
+            what the encoder made, by the ``cross`` of its layers.
+        embedding: :class:`tfbook.models.Tokens` or :class:`tfbook.models.Patches`.
         share_embeddings: whether source and target of an encoder-decoder have one embedding.
-        scale_embeddings: whether embeddings are multiplied by √d_model.
-        logit_scale: factor on the last hidden states before the head.
-        n_segments: kinds of segments with an embedding of their own; None for none.
-        head: what an encoder ends in: "mlm" (hidden tokens), "classes", or None for the hidden
-            states. A model with a decoder predicts tokens, "lm".
-        n_classes: for the head "classes".
-        pooler: whether a tanh layer stands between the first position and the classes.
-        patches: how images are cut, which makes the encoder one of images.
-        dropout: rate behind each sublayer and on the embeddings.
-        attention_dropout: rate on the attention weights.
-        ffn_dropout: rate on the inner layer of the feed-forward network.
-        window: how many keys a query of the decoder sees, see
-            :class:`tfbook.attention.MultiHeadAttention`; None for all.
-        attend: name of the attention function in :data:`tfbook.attention.VARIANTS`.
+        head: what the model ends in: :class:`tfbook.models.NextToken` with a decoder, also when
+            omitted; for an encoder :class:`tfbook.models.MaskedToken`,
+            :class:`tfbook.models.Classes`, or None for the hidden states.
+        pooler: whether a tanh layer stands between the first row and the classes.
+        final_norm: the norm behind the last layer: a :class:`tfbook.models.Norm`, True for that of
+            the last layer, False for none; when omitted True where that stands before its parts.
+        max_len: the longest sequence; None for no limit.
         init: how weights are drawn: "xavier", "gpt2", "bert" or "t5".
 
     Raises:
@@ -128,10 +51,11 @@ class TransformerConfig:
         ValueError: for a value out of range, an unknown name, or choices that do not go together.
 
     Example:
-        >>> config = TransformerConfig(100, d_model=8, n_layers=2, n_heads=2, d_ff=32)
+        >>> from tfbook.models import FFN, Attention, Layer
+        >>> config = TransformerConfig(100, 8, decoder=[Layer(Attention(2), FFN(32))] * 2)
         >>> config.count_parameters()
         2560
-        >>> config.replace(tie_embeddings=False).count_parameters() - 100 * 8
+        >>> config.replace(tie_embeddings=False, n_heads=4).count_parameters() - 100 * 8
         2560
 
     Source: [vaswani2017attention]
@@ -140,117 +64,108 @@ class TransformerConfig:
 
     vocab_size: int | None
     d_model: int
-    n_layers: int
-    n_heads: int
-    d_ff: int
     _: KW_ONLY
-    kind: str = "decoder"
-    n_decoder_layers: int | None = None
-    n_kv_heads: int | None = None
-    d_head: int | None = None
-    max_len: int | None = None
-    norm: str = "layer"
-    norm_place: str = "pre"
-    norm_eps: float = 1e-5
-    final_norm: bool | None = None
-    embedding_norm: bool = False
-    ffn: str = "relu"
-    attention_bias: bool | Collection[str] = True
-    ffn_bias: bool = True
-    position: str = "sinusoidal"
-    rope_base: float = 10000.0
-    rope_layout: str = "interleaved"
-    rope_scaling: RotaryScaling | None = None
-    n_buckets: int = 32
-    max_distance: int = 128
-    qk_norm: bool = False
-    attention_scale: float | None = None
-    tie_embeddings: bool = True
+    encoder: Sequence[Layer] = ()
+    decoder: Sequence[Layer] = ()
+    embedding: Tokens | Patches = Tokens()
     share_embeddings: bool = True
-    scale_embeddings: bool = False
-    logit_scale: float | None = None
-    n_segments: int | None = None
-    head: str | None = None
-    n_classes: int | None = None
+    head: NextToken | MaskedToken | Classes | None = None
     pooler: bool = False
-    patches: Patches | None = None
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    ffn_dropout: float = 0.0
-    window: int | None = None
-    attend: str = "sdpa"
+    final_norm: Norm | bool | None = None
+    max_len: int | None = None
     init: str = "xavier"
 
     def __post_init__(self) -> None:
         """Check the choices one by one, then against one another."""
+        for name in ("encoder", "decoder"):
+            layers = getattr(self, name)
+            if isinstance(layers, Layer) or not isinstance(layers, Sequence):
+                raise TypeError(f"{name} must be a list of layers, got {type(layers).__name__}")
+            object.__setattr__(self, name, tuple(layers))
+        if self.head is None and self.decoder:
+            object.__setattr__(self, "head", NextToken())
         _check_each(self)
         _check_kind(self)
-        _check_position(self)
+        for stack, layers in (("encoder", self.encoder), ("decoder", self.decoder)):
+            for layer in layers:
+                layer.check(self.site(causal=stack == "decoder"))
+            _check_shared(stack, layers)
+        self.embedding.check(self.site())
 
     @property
-    def heads(self) -> tuple[int, int, int]:
-        """Return n_heads, n_kv_heads and d_head, none of them open."""
-        n_kv_heads, d_head, _ = check_heads(
-            self.d_model, self.n_heads, self.n_kv_heads, self.d_head, None
-        )
-        return self.n_heads, n_kv_heads, d_head
+    def kind(self) -> str:
+        """Return "encoder", "decoder" or "encoder-decoder"."""
+        return "-".join(name for name in ("encoder", "decoder") if getattr(self, name))
 
     @property
-    def biased(self) -> frozenset[str]:
-        """Return which projections of the attention have a bias."""
-        return check_names("attention_bias", self.attention_bias, PROJECTIONS)
+    def layers(self) -> tuple[Layer, ...]:
+        """Return all layers, the encoder's first."""
+        return (*self.encoder, *self.decoder)
 
     @property
-    def has_final_norm(self) -> bool:
-        """Return whether a norm stands behind the last block."""
-        return self.norm_place == "pre" if self.final_norm is None else self.final_norm
+    def n_layers(self) -> int:
+        """Return how many layers there are; in an encoder-decoder those of the encoder."""
+        return len(self.encoder or self.decoder)
 
     @property
-    def output(self) -> str | None:
-        """Return the name of the head."""
-        return "lm" if self.head is None and self.kind != "encoder" else self.head
+    def norm_behind(self) -> Norm | None:
+        """Return the norm behind the last layer, if there is one."""
+        last = (self.decoder or self.encoder)[-1]
+        found = last.place in BEFORE if self.final_norm is None else self.final_norm
+        return (last.norm if found else None) if isinstance(found, bool) else found
 
-    @property
-    def decoder_layers(self) -> int:
-        """Return how many blocks the decoder has."""
-        if self.kind == "encoder":
-            return 0
-        return self.n_layers if self.n_decoder_layers is None else self.n_decoder_layers
+    def site(self, *, causal: bool = False) -> Site:
+        """Return where a stack of this model is built, nothing shared in it yet."""
+        return Site(self.d_model, self.vocab_size, self.max_len, causal)
 
-    @property
-    def n_positions(self) -> int:
-        """Return how many positions a learned table has, 0 where there is none."""
-        if self.position != "learned":
-            return 0
-        return self.max_len if self.patches is None else self.patches.count + 1
+    def choice(self, name: str) -> object:
+        """Return the value of a choice that is the same in all parts that have it.
 
-    @property
-    def norm_parameters(self) -> int:
-        """Return how many parameters a norm has."""
-        return self.d_model * (2 if self.norm == "layer" else 1)
-
-    def replace(self, **changes: object) -> "TransformerConfig":
-        """Return a config with other choices.
+        Names are those of :meth:`replace`.
 
         Raises:
-            TypeError: for a name that is no choice, or a value of a wrong type.
-            ValueError: for choices that do not go together.
+            TypeError: for a name that no part has, or that several kinds of parts have.
+            ValueError: if the parts differ in it.
+
+        Example:
+            >>> from tfbook.models import preset
+            >>> preset("gpt2").choice("n_heads")
+            12
         """
-        _check_known(changes, "changes")
-        return dataclasses.replace(self, **changes)
+        return choice(self, name)
+
+    def replace(self, **changes: object) -> "TransformerConfig":
+        """Return a config with other choices, each changed in all parts that have it.
+
+        A field of the config is replaced. ``n_layers`` (``n_encoder_layers``,
+        ``n_decoder_layers``) repeats or cuts the list of layers. Any other name is that of a choice
+        of parts, such as n_heads, d_ff, window, place or tie_embeddings. Where several kinds of
+        parts have a choice of one name, the part's word stands before it: attention_bias,
+        ffn_bias, norm_bias; attention_dropout, ffn_dropout, embedding_dropout. Three plain names
+        mean more than one part: ``dropout`` is what layers add and the embedding; ``norm`` is every
+        norm there is; ``position`` goes to embedding or attention, whichever can have it, and the
+        other then has none. A ``cross`` that is like its layer's mixer stays like it.
+
+        Raises:
+            TypeError: for a name that no part has, or that several kinds of parts have, or a value
+                of a wrong type.
+            ValueError: for choices that do not go together.
+
+        Explained in: chapters/05_architecture, section "What the sizes add up to".
+        """
+        return TransformerConfig(**change(self, changes))
 
     def to_dict(self) -> dict[str, object]:
-        """Return the choices as plain numbers, names and dictionaries, as JSON can hold them."""
-        found = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        if self.patches is not None:
-            found["patches"] = dict(self.patches._asdict())
-        if not isinstance(self.attention_bias, bool):
-            found["attention_bias"] = sorted(self.attention_bias)
-        if self.rope_scaling is not None:
-            kind = type(self.rope_scaling).__name__
-            if kind not in SCALINGS:
-                raise ValueError(f"rope_scaling must be one of {', '.join(SCALINGS)}, got {kind}")
-            found["rope_scaling"] = {"kind": kind} | dataclasses.asdict(self.rope_scaling)
+        """Return the choices as plain numbers, names, lists and dictionaries, as JSON can hold."""
+        found = {each.name: plain(getattr(self, each.name)) for each in dataclasses.fields(self)}
+        for stack in ("encoder", "decoder"):
+            runs: list[dict[str, object]] = []
+            for layer in found[stack]:
+                if runs and runs[-1]["layer"] == layer:
+                    runs[-1]["times"] += 1
+                else:
+                    runs.append({"times": 1, "layer": layer})
+            found[stack] = runs
         return found
 
     @classmethod
@@ -258,20 +173,25 @@ class TransformerConfig:
         """Make a config of what :meth:`to_dict` returned.
 
         Raises:
-            TypeError: for a name that is no choice, a missing one, or a value of a wrong type.
-            ValueError: for choices that do not go together.
+            TypeError: for a name that is no field, a missing one, or a value of a wrong type.
+            ValueError: for a part that is not known, or choices that do not go together.
         """
-        _check_known(choices, "choices")
-        choices = dict(choices)
-        if choices.get("patches") is not None:
-            choices["patches"] = Patches(**choices["patches"])
-        if choices.get("rope_scaling") is not None:
-            scaling = dict(choices["rope_scaling"])
-            kind = scaling.pop("kind", None)
-            if kind not in SCALINGS:
-                raise ValueError(f"rope_scaling must be one of {', '.join(SCALINGS)}, got {kind}")
-            choices["rope_scaling"] = SCALINGS[kind](**scaling)
-        return cls(**choices)
+        known = {each.name for each in dataclasses.fields(cls)}
+        if unknown := sorted(set(choices) - known):
+            raise TypeError(
+                f"choices must be fields of TransformerConfig, got {', '.join(unknown)}; there are "
+                f"{', '.join(sorted(known))}. Configs of one flat list of numbers, from before "
+                "models were lists of layers, have to be written anew"
+            )
+        found = dict(choices)
+        for stack in ("encoder", "decoder"):
+            runs = found.pop(stack, ())
+            layers = [unplain(run["layer"]) for run in runs for _ in range(run["times"])]
+            found[stack] = tuple(layers)
+        return cls(**{
+            name: value if name in ("encoder", "decoder") else unplain(value)
+            for name, value in found.items()
+        })  # fmt: skip
 
     def parts(
         self,
@@ -310,11 +230,59 @@ class TransformerConfig:
         check_count("bytes_per_number", bytes_per_number, minimum=1)
         if past and self.kind == "encoder":
             raise ValueError(f"past is for a model with a decoder, got past = {past}")
-        return list(walk(self, n, m=m, batch=batch, past=past, bytes_per_number=bytes_per_number))
+        run = Run(
+            self.d_model,
+            batch,
+            n,
+            past,
+            bytes_per_number=bytes_per_number,
+            vocab_size=self.vocab_size,
+            max_len=self.max_len,
+        )
+        return list(self._walk(run, m))
+
+    def _walk(self, run: Run, m: int) -> Iterator[Part]:
+        """Yield what a pass costs: of the encoder, of the decoder, of the head."""
+        both = self.kind == "encoder-decoder"
+        if not both:
+            yield from self.embedding.price("", run)
+            yield from self._price_stack("stack", "position", self.layers, run)
+        else:
+            source = dataclasses.replace(run, n=m, past=0)
+            encoder = [
+                *self.embedding.price("", source),
+                *self._price_stack("encoder", "position", self.encoder, source),
+            ]
+            # With a past the encoder has run before: its weights are there, its work is done.
+            yield from (part._replace(flops=0) if run.past else part for part in encoder)
+            target = dataclasses.replace(run, m=m)
+            yield from self.embedding.price("target_", target, shared=self.share_embeddings)
+            yield from self._price_stack("decoder", "target_position", self.decoder, target)
+        if self.pooler:
+            d, used = self.d_model, isinstance(self.head, Classes)
+            yield run.part("pooler", (run.batch, d), d * d + d, 2 * run.batch * d * d * used)
+        if self.head is not None:
+            yield from self.head.price("head", run)
+
+    def _price_stack(
+        self, name: str, position: str, layers: Sequence[Layer], run: Run
+    ) -> Iterator[Part]:
+        shared = {
+            (layer.mixer.position, layer.mixer.heads(self.d_model)): None
+            for layer in layers
+            if isinstance(getattr(layer.mixer, "position", None), InAttention)
+        }
+        for spec, heads in shared:
+            yield from spec.price_stack(position, run, heads)
+        for i, layer in enumerate(layers):
+            yield from layer.price(f"{name}.blocks.{i}", run)
+        if self.norm_behind is not None:
+            yield run.rows(f"{name}.final_norm", self.norm_behind.parameters(self.d_model))
 
     def count_parameters(self) -> int:
         """Count the parameters of the model, shared ones once, without making it."""
-        return sum(part.parameters for part in self.parts(None if self.patches else 1))
+        n = self.embedding.length if isinstance(self.embedding, Patches) else 1
+        return sum(part.parameters for part in self.parts(n))
 
     def flops(
         self, n: int | None = None, batch: int = 1, *, m: int | None = None, past: int = 0
@@ -325,7 +293,7 @@ class TransformerConfig:
     def kv_cache_bytes(
         self, length: int, batch: int = 1, bytes_per_number: int = 4, *, m: int = 0
     ) -> int:
-        """Count the bytes of the keys and values that generation holds.
+        """Count the bytes of the keys and values, or other states, that generation holds.
 
         Args:
             length: tokens of the decoder that are held.
@@ -339,53 +307,29 @@ class TransformerConfig:
 
         Explained in: chapters/12_generation, section "The cache".
         """
-        check_count("m", m)
+        for name, value in (("length", length), ("batch", batch), ("m", m)):
+            check_count(name, value)
+        check_count("bytes_per_number", bytes_per_number, minimum=1)
         if self.kind == "encoder" or (m and self.kind != "encoder-decoder"):
             raise ValueError(f"kind {self.kind!r} holds no such keys and values (m = {m})")
-        _, n_kv_heads, d_head = self.heads
-        return kv_cache_bytes(
-            self.decoder_layers, n_kv_heads, d_head, length + m, batch, bytes_per_number
-        )
+        d, crosses = self.d_model, [layer.cross for layer in self.decoder if layer.cross]
+        numbers = sum(layer.mixer.held(d, length) for layer in self.decoder)
+        numbers += sum(cross.held(d, m) for cross in crosses)
+        return numbers * batch * bytes_per_number
 
     def summary(self, n: int | None = None, batch: int = 1) -> str:
         """Return a table of the parts, equal blocks written once; arguments as for :meth:`parts`.
 
         The lines of a block are those of one; "× 12" says how many there are.
         """
-        n = 1 if n is None and self.max_len is None and self.patches is None else n
-        parts = self.parts(n, batch)
-        lines = [_line("part", "shape", "parameters", "FLOPs")]
-        for part, times in _fold(parts):
-            name = part.name + (f"  × {times}" if times > 1 else "")
-            shape = " × ".join(map(str, part.shape))
-            lines.append(_line(name, shape, f"{part.parameters:,}", f"{part.flops:,}"))
-        total = (sum(part.parameters for part in parts), sum(part.flops for part in parts))
-        lines.append(_line("total", "", *(f"{each:,}" for each in total)))
-        return "\n".join(line.rstrip() for line in lines)
-
-
-def _line(name: str, shape: str, parameters: str, flops: str) -> str:
-    return f"{name:<44}{shape:<22}{parameters:>16}{flops:>22}"
-
-
-def _fold(parts: list[Part]) -> list[tuple[Part, int]]:
-    """Keep the first of equal blocks, with their number."""
-    times: dict[tuple[str, ...], int] = {}
-    kept = []
-    for part in parts:
-        stack, _, rest = part.name.partition(".blocks.")
-        number, _, rest = rest.partition(".")
-        key = (stack, rest)
-        times[key] = times.get(key, 0) + 1
-        if number in ("", "0"):
-            kept.append((part, key if number else None))
-    return [(part, times[key] if key else 1) for part, key in kept]
+        open_length = n is None and self.max_len is None and isinstance(self.embedding, Tokens)
+        return table(self.parts(1 if open_length else n, batch))
 
 
 def _length(config: TransformerConfig, n: object) -> object:
     """Return how many tokens there are, in words of the config where n is omitted."""
-    if config.patches is not None:
-        fixed = config.patches.count + 1
+    if isinstance(config.embedding, Patches):
+        fixed = config.embedding.length
         if n not in (None, fixed):
             raise ValueError(f"n must be {fixed}, the class token and the patches, got {n}")
         return fixed
@@ -395,129 +339,66 @@ def _length(config: TransformerConfig, n: object) -> object:
     return n
 
 
-def _check_known(choices: Mapping[str, object], name: str) -> None:
-    known = {each.name for each in dataclasses.fields(TransformerConfig)}
-    unknown = sorted(set(choices) - known)
-    if unknown:
-        raise TypeError(
-            f"{name} must be fields of TransformerConfig, got {', '.join(unknown)}; "
-            f"there are {', '.join(sorted(known))}"
-        )
-
-
-COUNTS = ("d_model", "n_layers", "n_heads", "d_ff")
-OPEN_COUNTS = (
-    "vocab_size n_decoder_layers n_kv_heads d_head max_len n_segments n_classes window".split()
-)
-CHOICES = {
-    "kind": KINDS,
-    "norm": tuple(NORMS),
-    "norm_place": PLACES,
-    "ffn": FEED_FORWARDS,
-    "position": POSITIONS,
-    "rope_layout": LAYOUTS,
-    "head": (None, *HEADS),
-    "init": SCHEMES,
-}
-SWITCHES = "embedding_norm ffn_bias qk_norm pooler".split()
-SWITCHES += "tie_embeddings share_embeddings scale_embeddings".split()
-
-
 def _check_each(config: TransformerConfig) -> None:
     """Check every choice by itself."""
-    for name in COUNTS:
-        check_count(name, getattr(config, name), minimum=1)
-    for name in OPEN_COUNTS:
+    check_count("d_model", config.d_model, minimum=1)
+    for name in ("vocab_size", "max_len"):
         if getattr(config, name) is not None:
             check_count(name, getattr(config, name), minimum=1)
-    check_count("n_buckets", config.n_buckets, minimum=4)
-    check_even("n_buckets", config.n_buckets)
-    check_count("max_distance", config.max_distance, minimum=1)
-    for name, known in CHOICES.items():
-        value = getattr(config, name)
-        if value not in known:
-            names = ", ".join(map(repr, known))
-            raise ValueError(f"{name} must be one of {names}, got {value!r}")
-    for name in SWITCHES:
+    for name in ("share_embeddings", "pooler"):
         check_bool(name, getattr(config, name))
-    if config.final_norm is not None:
-        check_bool("final_norm", config.final_norm)
-    check_positive("norm_eps", config.norm_eps)
-    for name in ("attention_scale", "logit_scale"):
-        if getattr(config, name) is not None:
-            check_positive(name, getattr(config, name))
-    for name in ("dropout", "attention_dropout", "ffn_dropout"):
-        check_rate(name, getattr(config, name))
-    check_base(config.rope_base)
-    known = [name for name, variant in VARIANTS.items() if not variant.parameters]
-    if config.attend not in known:
-        raise ValueError(f"attend must be one of {', '.join(known)}, got {config.attend!r}")
-    _ = config.heads, config.biased
+    check_one_of("init", config.init, SCHEMES)
+    for layer in config.layers:
+        if not isinstance(layer, Layer):
+            raise TypeError(f"encoder and decoder must hold layers, got {type(layer).__name__}")
+    if not isinstance(config.embedding, Tokens | Patches):
+        raise TypeError(
+            f"embedding must be Tokens or Patches, got {type(config.embedding).__name__}"
+        )
+    if not (config.final_norm is None or isinstance(config.final_norm, bool | Norm)):
+        raise TypeError(
+            f"final_norm must be a Norm, True or False, got {type(config.final_norm).__name__}"
+        )
 
 
 def _check_kind(config: TransformerConfig) -> None:
     """Check what an encoder and a decoder may have."""
-    encoder = config.kind == "encoder"
-    if config.head is not None and encoder == (config.head == "lm"):
-        wanted = "'mlm', 'classes' or None" if encoder else "'lm' or None"
-        raise ValueError(f"head must be {wanted} for kind {config.kind!r}, got {config.head!r}")
-    if (config.head == "classes") != (config.n_classes is not None):
+    kind, head = config.kind, config.head
+    if not config.layers:
+        raise ValueError("encoder or decoder must hold at least one layer, got none")
+    known = (MaskedToken, Classes) if kind == "encoder" else (NextToken,)
+    if head is not None and not isinstance(head, known):
+        wanted = ", ".join(each.__name__ for each in known)
         raise ValueError(
-            "head 'classes' and n_classes go together, got "
-            f"head {config.head!r} and n_classes {config.n_classes}"
+            f"head must be {wanted} or None for kind {kind!r}, got {type(head).__name__}"
         )
-    only = {
-        "encoder": {"pooler": config.pooler, "n_segments": config.n_segments is not None},
-        "encoder-decoder": {"n_decoder_layers": config.n_decoder_layers is not None},
+    segments = getattr(config.embedding, "n_segments", None) is not None
+    for name, there in (("pooler", config.pooler), ("n_segments", segments)):
+        if there and kind != "encoder":
+            raise ValueError(f"{name} is for kind 'encoder', got kind {kind!r}")
+    if isinstance(config.embedding, Patches) and (
+        kind != "encoder" or isinstance(head, MaskedToken)
+    ):
+        raise ValueError(
+            "patches need kind 'encoder' and head Classes or None, got "
+            f"kind {kind!r} and head {type(head).__name__}"
+        )
+    looks = any(layer.cross is not None for layer in config.decoder)
+    if any(layer.cross is not None for layer in config.encoder) or looks != (
+        kind == "encoder-decoder"
+    ):
+        raise ValueError(
+            "cross is for layers of a decoder beside an encoder, which need it in at least one, "
+            f"got kind {kind!r}"
+        )
+
+
+def _check_shared(stack: str, layers: Sequence[Layer]) -> None:
+    """Raise ValueError where a stack would need more than one shared table."""
+    tables = {
+        (layer.mixer.position, layer.mixer.n_heads)
+        for layer in layers
+        if isinstance(getattr(layer.mixer, "position", None), T5Buckets)
     }
-    for kind, chosen in only.items():
-        for name, there in chosen.items():
-            if there and config.kind != kind:
-                raise ValueError(f"{name} is for kind {kind!r}, got kind {config.kind!r}")
-    if encoder and config.window is not None:
-        raise ValueError("window is for a model with a decoder, got kind 'encoder'")
-    _check_patches(config)
-
-
-def _check_patches(config: TransformerConfig) -> None:
-    if config.patches is None:
-        if config.vocab_size is None:
-            raise ValueError("vocab_size is needed for a model of tokens, got None")
-        return
-    if not isinstance(config.patches, Patches):
-        raise TypeError(f"patches must be Patches, got {type(config.patches).__name__}")
-    for name, size in config.patches._asdict().items():
-        check_count(f"patches.{name}", size, minimum=1)
-    if config.patches.image_size % config.patches.patch_size:
-        raise ValueError(f"patch_size must divide image_size, got {config.patches}")
-    for name in ("n_segments", "max_len", "vocab_size"):
-        if (value := getattr(config, name)) is not None:
-            raise ValueError(f"{name} must be None for a model of images, got {value}")
-    if config.kind != "encoder" or config.output == "mlm":
-        raise ValueError(
-            "patches need kind 'encoder' and head 'classes' or None, got "
-            f"kind {config.kind!r} and head {config.head!r}"
-        )
-
-
-def _check_position(config: TransformerConfig) -> None:
-    """Check what each scheme needs."""
-    _, _, d_head = config.heads
-    if config.position == "learned" and config.patches is None and config.max_len is None:
-        raise ValueError("learned positions need max_len, the number of them")
-    if config.position == "sinusoidal":
-        check_even("d_model", config.d_model)
-    if config.position == "rotary":
-        check_even("d_head", d_head)
-    if config.position == "transformer-xl":
-        check_even("n_heads · d_head", config.n_heads * d_head)
-    if config.position == "t5" and config.max_distance <= config.n_buckets // 2:
-        raise ValueError(
-            f"max_distance must be above half of n_buckets = {config.n_buckets}, "
-            f"got {config.max_distance}"
-        )
-    scaling = config.rope_scaling
-    if scaling is not None and config.position != "rotary":
-        raise ValueError(f"rope_scaling is for rotary positions, got position {config.position!r}")
-    if scaling is not None and not isinstance(scaling, RotaryScaling):
-        raise TypeError(f"rope_scaling must be a RotaryScaling, got {type(scaling).__name__}")
+    if len(tables) > 1:
+        raise ValueError(f"the layers of the {stack} must share one T5Buckets, got {len(tables)}")

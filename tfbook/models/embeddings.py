@@ -1,21 +1,17 @@
-"""The two ends of a model: what turns tokens or images into rows, and rows into scores.
-
-The embedding of tokens is ``nn.Embedding``, a row of a table for each token. Here are the ends that
-need more: patches of an image, and the heads. A head that is *tied* uses the table of the embedding
-in the other direction; it owns no weight of its own, and the table is handed to it.
+"""The entrance of a model: what turns tokens or images into rows that know their places.
 
 Explained in: chapters/05_architecture, section "From words in to words out".
 """
 
+from typing import NamedTuple
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn import functional
 
-from tfbook._checks import check_bool, check_count, check_float, check_positive
-from tfbook.models.layers import ACTIVATIONS, GATES, make_norm
+from tfbook._checks import check_count, check_float, check_ids, check_shape, check_tensor
 
-__all__ = ["LanguageHead", "MaskedHead", "PatchEmbedding"]
+__all__ = ["Entered", "PatchEmbedding", "TokenEmbedding"]
 
 
 class PatchEmbedding(nn.Module):
@@ -80,125 +76,144 @@ class PatchEmbedding(nn.Module):
         return f"image_size={self.image_size}, patch_size={self.patch_size}"
 
 
-class LanguageHead(nn.Module):
-    """Score every token of the vocabulary as the next one: logits = scale · x Wᵀ.
+class Entered(NamedTuple):
+    """What enters the first block.
+
+    Attributes:
+        x: rows (B, N, d_model).
+        mask: for attention, (B, 1, N), or as it was given; None where all may be seen.
+        counts: tokens of each sequence so far, (B,); None when all columns were tokens.
+
+    Explained in: chapters/05_architecture, section "From words in to words out".
+    """
+
+    x: Tensor
+    mask: Tensor | None
+    counts: Tensor | None
+
+
+class TokenEmbedding(nn.Module):
+    """Turn tokens into rows: scale · table[token] + segment + position, then norm and dropout.
+
+    A mask (B, N) says where tokens are, True = token. Positions that are added count tokens, so
+    padding may stand on either side, and a sequence that is continued counts on.
 
     Args:
-        d_model: size of a row.
-        vocab_size: V.
-        tied: whether W is the table of the embedding, handed in with each call.
-        scale: factor on x; 1 when omitted. T5 has 1/√d_model.
+        embed: the table, an ``nn.Embedding``; or :class:`PatchEmbedding` for images.
+        segments: the table of segments; None for none.
+        position: adds positions, such as :class:`tfbook.positions.LearnedPositions`; or None.
+        norm: applied to the sum; None for none.
+        scale: factor on the rows of the table; None for 1.
+        dropout: rate on what leaves.
+        max_len: the longest sequence; None for no limit.
 
-    Raises:
-        TypeError: for an argument of a wrong type.
-        ValueError: for a number out of range.
-
-    Cost: 2 · d_model · V FLOPs a row.
-
-    Source: tied: [press2017using], [inan2017tying]
+    Source: [vaswani2017attention], segments and norm: [devlin2019bert]
     Explained in: chapters/05_architecture, section "From words in to words out".
     """
 
     def __init__(
-        self, d_model: int, vocab_size: int, *, tied: bool = False, scale: float | None = None
-    ):
-        """Make W, Xavier uniform, unless it is the embedding's."""
-        super().__init__()
-        _check_head(d_model, vocab_size, tied)
-        if scale is not None:
-            check_positive("scale", scale)
-        self.scale, self.tied = scale, tied
-        self.weight = None if tied else _table(d_model, vocab_size)
-
-    def forward(
-        self, x: Float[Tensor, "B N D"], table: Float[Tensor, "V D"] | None = None
-    ) -> Float[Tensor, "B N V"]:
-        """Return the logits of x (B, N, d_model), with the embedding's table (V, d_model) if tied.
-
-        Raises:
-            ValueError: if the head is tied and no table is given.
-        """
-        x = x if self.scale is None else x * self.scale
-        return functional.linear(x, _choose(self, table))
-
-    def extra_repr(self) -> str:
-        """Show the configuration."""
-        return f"tied={self.tied}, scale={self.scale}"
-
-
-class MaskedHead(nn.Module):
-    """BERT's head, which scores every token for a hidden place: logits = norm(act(x W + b)) Tᵀ + c.
-
-    Args:
-        d_model: size of a row.
-        vocab_size: V.
-        ffn: the kind of feed-forward network whose activation is used.
-        norm: "layer" or "rms".
-        eps: ε of the norm.
-        tied: whether T is the table of the embedding, handed in with each call.
-
-    Raises:
-        TypeError: for an argument of a wrong type.
-        ValueError: for a number out of range.
-
-    Cost: 2 · d_model · (d_model + V) FLOPs a row.
-
-    Source: [devlin2019bert]
-    Explained in: chapters/05_architecture, section "Encoder only: BERT".
-    """
-
-    def __init__(
         self,
-        d_model: int,
-        vocab_size: int,
+        embed: nn.Module,
         *,
-        ffn: str = "gelu",
-        norm: str = "layer",
-        eps: float = 1e-5,
-        tied: bool = True,
+        segments: nn.Embedding | None = None,
+        position: nn.Module | None = None,
+        norm: nn.Module | None = None,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        max_len: int | None = None,
     ):
-        """Make the transform and the bias of the vocabulary."""
+        """Keep the parts."""
         super().__init__()
-        _check_head(d_model, vocab_size, tied)
-        self.tied, self.activation = tied, ACTIVATIONS[GATES.get(ffn, ffn)]
-        self.dense = nn.Linear(d_model, d_model)
-        nn.init.xavier_uniform_(self.dense.weight)
-        nn.init.zeros_(self.dense.bias)
-        self.norm = make_norm(norm, d_model, eps=eps)
-        self.weight = None if tied else _table(d_model, vocab_size)
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        self.embed, self.segments, self.position, self.embed_norm = embed, segments, position, norm
+        self.embed_dropout = nn.Dropout(dropout)
+        self.scale, self.max_len = scale, max_len
 
     def forward(
-        self, x: Float[Tensor, "B N D"], table: Float[Tensor, "V D"] | None = None
-    ) -> Float[Tensor, "B N V"]:
-        """Return the logits of x (B, N, d_model), with the embedding's table (V, d_model) if tied.
+        self,
+        tokens: Int[Tensor, "B N"] | Float[Tensor, "B C S S"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        seen: int = 0,
+        counts: Int[Tensor, " B"] | None = None,
+        segments: Int[Tensor, "B N"] | None = None,
+        name: str = "tokens",
+    ) -> Entered:
+        """Return rows with positions, and what the mask says to attention and to the next piece.
+
+        Args:
+            tokens: (B, N), or images (B, C, S, S).
+            mask: True = token, (B, N); with three or four dimensions it is handed on as it is.
+            seen: how many columns came before.
+            counts: how many of these were tokens in each sequence, (B,); None when all were.
+            segments: which segment each token belongs to, (B, N); all 0 when omitted.
+            name: of the tokens, for messages.
 
         Raises:
-            ValueError: if the head is tied and no table is given.
+            TypeError: for a wrong type or dtype.
+            ValueError: for a shape or a number that does not fit, or too long a sequence.
         """
-        x = self.norm(self.activation(self.dense(x)))  # (B, N, d_model)
-        return functional.linear(x, _choose(self, table), self.bias)
+        table = isinstance(self.embed, nn.Embedding)
+        if table:
+            check_ids(name, tokens, self.embed.num_embeddings)
+            mask, places, counts = self._places(name, tokens, mask, seen, counts)
+            x = self.embed(tokens)  # (B, N, d_model)
+        else:
+            x, places, counts = self.embed(tokens), None, None
+            mask = _read_mask(mask, x[..., 0])[0]
+        x = x if self.scale is None else x * self.scale
+        if not (self.segments is None and segments is None):
+            x = x + self._segments(tokens, segments)
+        x = x if self.position is None else self.position(x, places)
+        x = x if self.embed_norm is None else self.embed_norm(x)
+        return Entered(self.embed_dropout(x), mask, counts)
 
-    def extra_repr(self) -> str:
-        """Show the configuration."""
-        return f"tied={self.tied}"
+    def _places(self, name, tokens, mask, seen, before):
+        """Return the mask for attention, the positions of the tokens, and how many there are."""
+        n, places, counts = tokens.shape[1], None, None
+        mask, padded = _read_mask(mask, tokens)
+        if padded is not None:
+            start = seen if before is None else before[:, None]
+            steps = start + padded.cumsum(-1)  # (B, N), tokens so far
+            places, counts = (steps - 1).clamp(min=0), steps[:, -1]
+        elif before is not None:
+            places, counts = before[:, None] + torch.arange(n, device=tokens.device), before + n
+        elif seen:
+            places = torch.arange(seen, seen + n, device=tokens.device)
+        self._check_length(name, seen + n, counts)
+        return mask, places, counts
+
+    def _segments(self, tokens, segments):
+        """Return what segments add: (B, N, d_model), or (d_model,) where all are of the first."""
+        if self.segments is None:
+            raise ValueError("segments were given, but this model has none: n_segments is None")
+        if segments is None:
+            return self.segments.weight[0]
+        check_ids("segments", segments, self.segments.num_embeddings)
+        if segments.shape != tokens.shape:
+            raise ValueError(
+                f"segments must have the shape of tokens, {tuple(tokens.shape)}, "
+                f"got {tuple(segments.shape)}"
+            )
+        return self.segments(segments)
+
+    def _check_length(self, name, columns, counts):
+        if self.max_len is None or columns <= self.max_len:
+            return
+        if counts is not None and self.position is not None:
+            columns = int(counts.max())  # padding takes up no position
+        if columns > self.max_len:
+            raise ValueError(
+                f"{name} must not be longer than max_len = {self.max_len}, got {columns} "
+                "with what came before"
+            )
 
 
-def _table(d_model: int, vocab_size: int) -> nn.Parameter:
-    weight = nn.Parameter(torch.empty(vocab_size, d_model))
-    nn.init.xavier_uniform_(weight)
-    return weight
-
-
-def _choose(head: nn.Module, table: Tensor | None) -> Tensor:
-    if not head.tied:
-        return head.weight
-    if table is None:
-        raise ValueError("table is needed: a tied head uses the weights of the embedding")
-    return table
-
-
-def _check_head(d_model: object, vocab_size: object, tied: object) -> None:
-    check_count("d_model", d_model, minimum=1)
-    check_count("vocab_size", vocab_size, minimum=1)
-    check_bool("tied", tied)
+def _read_mask(mask: object, tokens: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Return the mask for attention and, where it says which columns are tokens, that too."""
+    if mask is None or (isinstance(mask, Tensor) and mask.ndim > 2):
+        return mask, None
+    check_tensor("mask", mask)
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean with True = token, got {mask.dtype}")
+    check_shape("mask", mask, tokens.shape, "(B, N)")
+    return mask[:, None, :], mask  # (B, 1, N)

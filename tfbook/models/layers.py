@@ -1,533 +1,349 @@
-"""The parts of a layer that treat every position by itself: norms, feed-forward nets, residuals.
+"""A layer as a list of parts: a mixer, a feed-forward part, a norm and its place.
 
-Nothing here mixes positions; that is the business of the mixers (:mod:`tfbook.attention`). What has
-no weights is a function, and a module only owns weights.
+``[Layer(Attention(8), FFN(2048), place="post")] * 6`` is the encoder of 2017. Each description here
+builds its module and prices it, a few lines apart.
 
-Explained in: chapters/05_architecture.
+Explained in: chapters/05_architecture, section "What the sizes add up to".
 """
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Collection, Iterator
+from dataclasses import KW_ONLY, dataclass, replace
 
-import torch
-from jaxtyping import Float
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 from tfbook._checks import (
     check_bool,
     check_count,
-    check_float,
+    check_heads,
+    check_names,
     check_positive,
     check_rate,
-    check_same,
-    check_shape,
 )
-from tfbook.attention import Tap
+from tfbook.attention import VARIANTS, MultiHeadAttention
+from tfbook.costs import attention_flops_parts
+from tfbook.models.account import Part
+from tfbook.models.blocks import Block, check_parallel
+from tfbook.models.feed_forward import FEED_FORWARDS, GATES, FeedForward
+from tfbook.models.norms import LayerNorm, RMSNorm
+from tfbook.models.placements import Heads, InAttention
+from tfbook.models.residual import PLACES
+from tfbook.models.spec import Run, Site, Spec
 
-__all__ = [
-    "ACTIVATIONS",
-    "FEED_FORWARDS",
-    "GATES",
-    "NORMS",
-    "FeedForward",
-    "LayerNorm",
-    "RMSNorm",
-    "Residual",
-    "feed_forward_parameters",
-    "from_conv1d",
-    "layer_norm",
-    "make_norm",
-    "rms_norm",
-    "to_conv1d",
-]
+__all__ = ["FFN", "Attention", "Layer", "Norm"]
 
-Place = Literal["pre", "post", "none"]
-PLACES = ("pre", "post", "none")
+PROJECTIONS = ("q", "k", "v", "out")
 
 
-def gelu_tanh(x: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-    """Return x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))), close to GELU but not equal to it.
-
-    Source: [hendrycks2016gelu]
-    Explained in: chapters/05_architecture, section "The feed-forward network".
-    """
-    return functional.gelu(x, approximate="tanh")
+def check_one_of(name: str, value: object, known: Collection[str]) -> None:
+    """Raise ValueError unless a value is a known name."""
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
 
 
-def identity(x: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-    """Return x."""
-    return x
+def check_spec(name: str, value: object, kind: type = Spec, *, open: bool = False) -> None:
+    """Raise TypeError unless a value describes a part of a kind."""
+    if not (isinstance(value, kind) or (open and value is None)):
+        wanted = "a description of a part" if kind is Spec else f"a {kind.__name__}"
+        raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": functional.relu,
-    "gelu": functional.gelu,  # x Φ(x), exact
-    "gelu_tanh": gelu_tanh,
-    "silu": functional.silu,  # x σ(x), also called Swish
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "identity": identity,
-}
-# A gated network multiplies one projection with an activated other one.
-GATES = {
-    "glu": "sigmoid",
-    "reglu": "relu",
-    "geglu": "gelu",
-    "geglu_tanh": "gelu_tanh",
-    "swiglu": "silu",
-    "bilinear": "identity",
-}
-FEED_FORWARDS = (*ACTIVATIONS, *GATES)
-
-
-def layer_norm(
-    x: Float[Tensor, "*B D"],
-    weight: Float[Tensor, " D"] | None = None,
-    bias: Float[Tensor, " D"] | None = None,
-    *,
-    eps: float = 1e-5,
-) -> Float[Tensor, "*B D"]:
-    """Shift and scale the numbers of each position to mean 0 and variance 1, then by the weights.
-
-    y = γ ⊙ (x − μ) / √(σ² + ε) + β with μ = mean(x) and σ² = mean((x − μ)²), both over the last
-    dimension: each position of each sequence by itself. σ² divides by d, not by d − 1.
+@dataclass(frozen=True)
+class Norm(Spec):
+    """A norm: :class:`tfbook.models.LayerNorm` or :class:`tfbook.models.RMSNorm`.
 
     Args:
-        x: (..., d).
-        weight: γ, (d,); 1 when omitted.
-        bias: β, (d,); 0 when omitted.
-        eps: ε, so that a position of equal numbers gives 0 and no division by 0.
-
-    Returns:
-        y (..., d).
-
-    Raises:
-        TypeError: for a wrong type or dtype.
-        ValueError: for a shape that does not fit, or an ε that is not positive.
-
-    Example:
-        >>> layer_norm(torch.tensor([1.0, 2.0, 3.0]))
-        tensor([-1.2247,  0.0000,  1.2247])
-
-    Source: [ba2016layer]
-    Explained in: chapters/05_architecture, section "Layer normalisation".
-    """
-    _check_norm(x, eps, weight=weight, bias=bias)
-    mean = x.mean(-1, keepdim=True)  # (..., 1)
-    variance = (x - mean).square().mean(-1, keepdim=True)  # (..., 1)
-    y = (x - mean) / torch.sqrt(variance + eps)  # (..., d)
-    y = y if weight is None else y * weight
-    return y if bias is None else y + bias
-
-
-def rms_norm(
-    x: Float[Tensor, "*B D"], weight: Float[Tensor, " D"] | None = None, *, eps: float = 1e-5
-) -> Float[Tensor, "*B D"]:
-    """Scale the numbers of each position to a root mean square of 1, then by the weights.
-
-    y = γ ⊙ x / √(mean(x²) + ε), over the last dimension: layer norm without mean and bias.
-
-    Args:
-        x: (..., d).
-        weight: γ, (d,); 1 when omitted.
+        kind: "layer" or "rms".
         eps: ε.
+        bias: whether a layer norm has a β; a norm of the other kind has none.
 
-    Returns:
-        y (..., d).
-
-    Raises:
-        TypeError: for a wrong type or dtype.
-        ValueError: for a shape that does not fit, or an ε that is not positive.
-
-    Example:
-        >>> rms_norm(torch.tensor([3.0, 4.0])) * 12.5**0.5
-        tensor([3.0000, 4.0000])
-
-    Source: [zhang2019root]
+    Source: [ba2016layer], [zhang2019root]
     Explained in: chapters/05_architecture, section "Layer normalisation".
     """
-    _check_norm(x, eps, weight=weight)
-    y = x / torch.sqrt(x.square().mean(-1, keepdim=True) + eps)  # (..., d)
-    return y if weight is None else y * weight
+
+    kind: str = "layer"
+    _: KW_ONLY
+    eps: float = 1e-5
+    bias: bool = True
+    word = "norm"
+
+    def __post_init__(self) -> None:
+        """Check the choices."""
+        check_one_of("norm kind", self.kind, ("layer", "rms"))
+        check_positive("eps", self.eps)
+        check_bool("bias", self.bias)
+
+    def make(self, size: int) -> nn.Module:
+        """Make the module for vectors of a size."""
+        if self.kind == "rms":
+            return RMSNorm(size, eps=self.eps)
+        return LayerNorm(size, eps=self.eps, bias=self.bias)
+
+    def parameters(self, size: int) -> int:
+        """Count the parameters for vectors of a size."""
+        return size * (2 if self.kind == "layer" and self.bias else 1)
 
 
-class LayerNorm(nn.Module):
-    """Layer normalisation with weights: :func:`layer_norm`, computed by PyTorch's fused kernel.
+@dataclass(frozen=True)
+class Attention(Spec):
+    """Multi-head attention, see :class:`tfbook.attention.MultiHeadAttention`.
+
+    In a decoder it hides the future, as the ``cross`` of a layer it looks into the memory.
 
     Args:
-        d_model: how many numbers a position has.
-        eps: ε.
-        bias: whether there is a β.
+        n_heads: H.
+        n_kv_heads: heads of keys and values, a divisor of H; H when omitted.
+        d_head: size of a query and a key; d_model / H when omitted.
+        d_value: size of a value; d_head when omitted.
+        position: Rotary, T5Buckets, LinearBias, Shaw or TransformerXL; None for none.
+        bias: whether the projections have biases, or which of q, k, v, out.
+        scale: factor on q kᵀ; when omitted 1/√d_head, and 1 with T5's buckets.
+        dropout: rate on the attention weights.
+        window: how many keys a query sees; None for all. For decoders.
+        qk_norm: the norm of queries and keys, each head by itself; None for none.
+        qk_norm_whole: whether that norm is over all heads together.
+        attend: name of the attention function in :data:`tfbook.attention.VARIANTS`.
 
-    Raises:
-        TypeError: for an argument of a wrong type.
-        ValueError: if d_model is below 1 or ε not positive.
-
-    Source: [ba2016layer]
-    Explained in: chapters/05_architecture, section "Layer normalisation".
+    Source: [vaswani2017attention]
+    Explained in: chapters/03_multi_head, section "Split, attend, concatenate, project".
     """
 
-    def __init__(self, d_model: int, *, eps: float = 1e-5, bias: bool = True):
-        """Start with γ = 1 and β = 0."""
-        super().__init__()
-        check_count("d_model", d_model, minimum=1)
-        check_positive("eps", eps)
-        check_bool("bias", bias)
-        self.d_model, self.eps = d_model, eps
-        self.weight = nn.Parameter(torch.ones(d_model))
-        self.bias = nn.Parameter(torch.zeros(d_model)) if bias else None
+    n_heads: int
+    _: KW_ONLY
+    n_kv_heads: int | None = None
+    d_head: int | None = None
+    d_value: int | None = None
+    position: InAttention | None = None
+    bias: bool | Collection[str] = True
+    scale: float | None = None
+    dropout: float = 0.0
+    window: int | None = None
+    qk_norm: Norm | None = None
+    qk_norm_whole: bool = False
+    attend: str = "sdpa"
+    word = "attention"
 
-    def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        """Return x (..., d_model), normalised.
+    def __post_init__(self) -> None:
+        """Check the choices one by one."""
+        check_count("n_heads", self.n_heads, minimum=1)
+        for name in ("n_kv_heads", "d_head", "d_value", "window"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), minimum=1)
+        check_spec("position", self.position, InAttention, open=True)
+        biased = check_names("attention_bias", self.bias, PROJECTIONS)
+        bias = tuple(name for name in PROJECTIONS if name in biased)
+        object.__setattr__(self, "bias", len(bias) == 4 if len(bias) in (0, 4) else bias)
+        if self.scale is not None:
+            check_positive("attention_scale", self.scale)
+        check_rate("attention_dropout", self.dropout)
+        check_spec("qk_norm", self.qk_norm, Norm, open=True)
+        check_bool("qk_norm_whole", self.qk_norm_whole)
+        known = [name for name, variant in VARIANTS.items() if not variant.parameters]
+        if self.attend not in known:
+            raise ValueError(f"attend must be one of {', '.join(known)}, got {self.attend!r}")
 
-        Raises:
-            TypeError: if x is not floating point.
-            ValueError: if x ends in another size.
-        """
-        _check_width(x, self.d_model)
-        return functional.layer_norm(x, (self.d_model,), self.weight, self.bias, self.eps)
+    def of_memory(self) -> "Attention":
+        """Return the same attention as a layer's ``cross``: no order is common, none is asked."""
+        unscaled = self.position is not None and self.position.unscaled
+        scale = 1.0 if self.scale is None and unscaled else self.scale  # T5 divides nowhere
+        return replace(self, position=None, window=None, scale=scale)
 
-    def extra_repr(self) -> str:
-        """Show the configuration."""
-        return f"d_model={self.d_model}, eps={self.eps:g}, bias={self.bias is not None}"
+    def heads(self, d_model: int) -> Heads:
+        """Return the sizes of the heads, none of them open."""
+        open_sizes = (self.n_kv_heads, self.d_head, self.d_value)
+        return Heads(self.n_heads, *check_heads(d_model, self.n_heads, *open_sizes))
+
+    def check(self, site: Site) -> None:
+        """Raise ValueError where the sizes do not fit d_model, or the choices the place."""
+        heads = self.heads(site.d_model)
+        if self.position is not None:
+            if site.memory:
+                raise ValueError("position is not for a cross-attention: no order is common")
+            self.position.fits(heads)
+        if self.window is not None and not site.causal:
+            raise ValueError("window is for the layers of a decoder, which hide the future")
+
+    def build(self, site: Site) -> nn.Module:
+        """Make the module; its position is the stack's or its own."""
+        heads = self.heads(site.d_model)
+        return MultiHeadAttention(
+            site.d_model,
+            self.n_heads,
+            n_kv_heads=heads.n_kv_heads,
+            d_head=heads.d_head,
+            d_value=heads.d_value,
+            d_memory=site.d_model if site.memory else None,
+            causal=site.causal,
+            attend=VARIANTS[self.attend].fn,
+            position=None if self.position is None else self.position.place(site, heads),
+            bias=self.bias,
+            scale=self.scale,
+            dropout=self.dropout,
+            window=self.window,
+            qk_norm=None if self.qk_norm is None else self.qk_norm.make,
+            qk_norm_whole=self.qk_norm_whole,
+        )
+
+    def price(self, name: str, run: Run) -> Iterator[Part]:
+        """Yield the projections, the norms, the position, the scores, what is mixed, the output."""
+        d, batch, n, heads = run.d_model, run.batch, run.n, self.heads(run.d_model)
+        cross, keys = run.m is not None, run.past + n if run.m is None else run.m
+        rows, biased = keys if cross else n, check_names("bias", self.bias, PROJECTIONS)
+        flops = attention_flops_parts(
+            n, d, m=keys, batch=batch, **heads._asdict(), d_memory=d if cross else None,
+            remembered=cross and run.past > 0,
+        )  # fmt: skip
+        widths = {"q": heads.n_heads * heads.d_head, "k": heads.n_kv_heads * heads.d_head}
+        widths["v"] = heads.n_kv_heads * heads.d_value
+        for which, width in widths.items():
+            made, weights = n if which == "q" else rows, d * width + width * (which in biased)
+            yield run.part(f"{name}.{which}_proj", (batch, made, width), weights, flops[which])
+            if self.qk_norm is not None and which in "qk":
+                shape = (batch, width // heads.d_head, made, heads.d_head)
+                size = width if self.qk_norm_whole else heads.d_head
+                yield run.part(f"{name}.{which}_norm", shape, self.qk_norm.parameters(size))
+        if self.position is not None:
+            yield from self.position.price_layer(name, run, heads)
+        yield run.part(f"{name}.scores", (batch, heads.n_heads, n, keys), 0, flops["scores"])
+        yield run.part(f"{name}.z", (batch, heads.n_heads, n, heads.d_value), 0, flops["mix"])
+        weights = heads.n_heads * heads.d_value * d + d * ("out" in biased)
+        yield run.rows(f"{name}.out_proj", weights, flops["out"])
+
+    def held(self, d_model: int, length: int) -> int:
+        """Count the numbers of the keys and values of so many rows."""
+        heads = self.heads(d_model)
+        return heads.n_kv_heads * (heads.d_head + heads.d_value) * length
 
 
-class RMSNorm(nn.Module):
-    """Root-mean-square normalisation with weights: :func:`rms_norm`, by PyTorch's fused kernel.
+@dataclass(frozen=True)
+class FFN(Spec):
+    """A feed-forward network, see :class:`tfbook.models.FeedForward`.
 
     Args:
-        d_model: how many numbers a position has.
-        eps: ε.
-
-    Raises:
-        TypeError: for an argument of a wrong type.
-        ValueError: if d_model is below 1 or ε not positive.
-
-    Source: [zhang2019root]
-    Explained in: chapters/05_architecture, section "Layer normalisation".
-    """
-
-    def __init__(self, d_model: int, *, eps: float = 1e-5):
-        """Start with γ = 1."""
-        super().__init__()
-        check_count("d_model", d_model, minimum=1)
-        check_positive("eps", eps)
-        self.d_model, self.eps = d_model, eps
-        self.weight = nn.Parameter(torch.ones(d_model))
-
-    def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        """Return x (..., d_model), scaled.
-
-        Raises:
-            TypeError: if x is not floating point.
-            ValueError: if x ends in another size.
-        """
-        _check_width(x, self.d_model)
-        return functional.rms_norm(x, (self.d_model,), self.weight, self.eps)
-
-    def extra_repr(self) -> str:
-        """Show the configuration."""
-        return f"d_model={self.d_model}, eps={self.eps:g}"
-
-
-NORMS = {"layer": LayerNorm, "rms": RMSNorm}
-
-
-def make_norm(kind: str, d_model: int, *, eps: float = 1e-5) -> nn.Module:
-    """Make a norm by its name, "layer" or "rms".
-
-    Raises:
-        TypeError: for an argument of a wrong type.
-        ValueError: for an unknown name, or a number out of range.
-
-    Explained in: chapters/05_architecture, section "Layer normalisation".
-    """
-    if kind not in NORMS:
-        raise ValueError(f"kind must be one of {', '.join(NORMS)}, got {kind!r}")
-    return NORMS[kind](d_model, eps=eps)
-
-
-class FeedForward(nn.Module):
-    """Two or three linear maps with something nonlinear between them, for each row by itself.
-
-    Plain: y = W_down act(W_up x + b_up) + b_down. Gated: the inner layer is
-    act(W_gate x + b_gate) ⊙ (W_up x + b_up) instead.
-
-    Args:
-        d_model: size of a row.
-        d_ff: size of the inner layer, often 4 · d_model; with a gate often two thirds of that.
-        kind: an activation out of :data:`ACTIVATIONS`, or a gate out of :data:`GATES`.
+        d_ff: size of the inner layer.
+        kind: an activation or a gate out of ``tfbook.models.FEED_FORWARDS``.
         bias: whether the linear maps have one.
         dropout: rate on the inner layer.
 
-    Attributes:
-        up_proj, gate_proj, down_proj: the linear maps; gate_proj is None without a gate.
-        hidden: an identity that passes on the inner layer, (..., d_ff). A forward hook on it reads
-            or replaces what passes.
-
-    Raises:
-        TypeError: for an argument of a wrong type.
-        ValueError: for a size below 1, an unknown kind or a rate out of range.
-
-    Cost: 4 · d_model · d_ff FLOPs a row, 6 · d_model · d_ff with a gate; half as many parameters,
-        and the biases.
-
-    Example:
-        >>> ffn = FeedForward(512, 2048)
-        >>> sum(weight.numel() for weight in ffn.parameters())
-        2099712
-
-    Source: [vaswani2017attention], gated: [dauphin2017language], [shazeer2020glu]
+    Source: [vaswani2017attention], gated: [shazeer2020glu]
     Explained in: chapters/05_architecture, section "The feed-forward network".
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        *,
-        kind: str = "relu",
-        bias: bool = True,
-        dropout: float = 0.0,
-    ):
-        """Make the linear maps, Xavier uniform with biases at 0."""
-        super().__init__()
-        check_count("d_model", d_model, minimum=1)
-        check_count("d_ff", d_ff, minimum=1)
-        check_kind(kind)
-        check_bool("bias", bias)
-        check_rate("dropout", dropout)
-        self.d_model, self.d_ff, self.kind = d_model, d_ff, kind
-        self.activation = ACTIVATIONS[GATES.get(kind, kind)]
-        self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
-        self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if kind in GATES else None
-        self.hidden = Tap()
-        self.dropout = dropout
-        self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
-        self.reset_parameters()
+    d_ff: int
+    kind: str = "relu"
+    _: KW_ONLY
+    bias: bool = True
+    dropout: float = 0.0
+    word = "ffn"
 
-    def reset_parameters(self) -> None:
-        """Draw the weights anew, Xavier uniform, and set the biases to 0."""
-        for projection in (self.up_proj, self.gate_proj, self.down_proj):
-            if projection is None:
-                continue
-            nn.init.xavier_uniform_(projection.weight)
-            if projection.bias is not None:
-                nn.init.zeros_(projection.bias)
+    def __post_init__(self) -> None:
+        """Check the choices."""
+        check_count("d_ff", self.d_ff, minimum=1)
+        check_one_of("ffn kind", self.kind, FEED_FORWARDS)
+        check_bool("ffn_bias", self.bias)
+        check_rate("ffn_dropout", self.dropout)
 
-    def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        """Return y for each row of x (..., d_model).
+    def build(self, site: Site) -> nn.Module:
+        """Make the module."""
+        choices = {"kind": self.kind, "bias": self.bias, "dropout": self.dropout}
+        return FeedForward(site.d_model, self.d_ff, **choices)
 
-        Raises:
-            TypeError: if x is not floating point.
-            ValueError: if x ends in another size.
-        """
-        _check_width(x, self.d_model)
-        if self.gate_proj is None:
-            hidden = self.activation(self.up_proj(x))  # (..., d_ff)
-        else:
-            hidden = self.activation(self.gate_proj(x)) * self.up_proj(x)
-        return self.down_proj(drop(self, self.hidden(hidden)))
-
-    def extra_repr(self) -> str:
-        """Show the configuration."""
-        return f"d_model={self.d_model}, d_ff={self.d_ff}, kind={self.kind!r}"
+    def price(self, name: str, run: Run) -> Iterator[Part]:
+        """Yield the linear maps, two of them to the inner layer where there is a gate."""
+        for inner in ("gate_proj", "up_proj") if self.kind in GATES else ("up_proj",):
+            yield run.linear(f"{name}.{inner}", run.d_model, self.d_ff, bias=self.bias)
+        yield run.linear(f"{name}.down_proj", self.d_ff, run.d_model, bias=self.bias)
 
 
-def feed_forward_parameters(
-    d_model: int, d_ff: int, *, kind: str = "relu", bias: bool = True
-) -> int:
-    """Count the parameters of :class:`FeedForward` without making it.
-
-    2 · d_model · d_ff + d_ff + d_model; with a gate 3 · d_model · d_ff + 2 · d_ff + d_model.
-
-    Raises:
-        ValueError: for an unknown kind.
-
-    Example:
-        >>> feed_forward_parameters(512, 2048), feed_forward_parameters(512, 2048, bias=False)
-        (2099712, 2097152)
-
-    Explained in: chapters/05_architecture, section "The feed-forward network".
-    """
-    check_kind(kind)
-    inner = 2 if kind in GATES else 1
-    return (inner + 1) * d_model * d_ff + bias * (inner * d_ff + d_model)
-
-
-def to_conv1d(ffn: FeedForward) -> nn.Sequential:
-    """Write a plain feed-forward network as two convolutions of width one.
-
-    A linear map of each row is a convolution whose kernel sees that row only: the weight
-    (outputs, inputs) becomes a kernel (outputs, inputs, 1). Convolutions have the positions last:
-    ``conv(x.mT).mT`` equals ``ffn(x)``.
+@dataclass(frozen=True)
+class Layer(Spec):
+    """One layer: a mixer, a feed-forward part, and how each is added to the stream.
 
     Args:
-        ffn: without a gate.
-
-    Returns:
-        Convolution, activation, convolution, with copies of the weights.
-
-    Raises:
-        TypeError: if ffn is no :class:`FeedForward`.
-        ValueError: if it has a gate, which is no sequence of layers.
-
-    Source: [vaswani2017attention], [lin2014network]
-    Explained in: chapters/05_architecture, section
-    "A feed-forward network is a convolution of width one".
-    """
-    if not isinstance(ffn, FeedForward):
-        raise TypeError(f"ffn must be a FeedForward, got {type(ffn).__name__}")
-    if ffn.gate_proj is not None:
-        raise ValueError(f"ffn must be a plain network, got the gated kind {ffn.kind!r}")
-    layers = []
-    for linear in (ffn.up_proj, ffn.down_proj):
-        outputs, inputs = linear.weight.shape
-        conv = nn.Conv1d(inputs, outputs, 1, bias=linear.bias is not None)
-        conv = conv.to(linear.weight)
-        with torch.no_grad():
-            conv.weight.copy_(linear.weight[..., None])  # (outputs, inputs, 1)
-            if linear.bias is not None:
-                conv.bias.copy_(linear.bias)
-        layers.append(conv)
-    return nn.Sequential(layers[0], _Activation(ffn.activation), layers[1])
-
-
-def from_conv1d(up: nn.Conv1d, down: nn.Conv1d, *, kind: str = "relu") -> FeedForward:
-    """Write two convolutions of width one as a feed-forward network; undoes :func:`to_conv1d`.
-
-    Args:
-        up: to the inner layer.
-        down: back from it.
-        kind: the activation between them, out of :data:`ACTIVATIONS`.
-
-    Raises:
-        ValueError: if a convolution has another width or groups, if the two do not fit one
-            another, or if the kind has a gate.
-
-    Explained in: chapters/05_architecture, section
-    "A feed-forward network is a convolution of width one".
-    """
-    if kind in GATES:
-        raise ValueError(f"kind must have no gate, got {kind!r}")
-    for name, conv in (("up", up), ("down", down)):
-        if not isinstance(conv, nn.Conv1d) or conv.weight.shape[-1] != 1 or conv.groups != 1:
-            raise ValueError(f"{name} must be an nn.Conv1d of width 1, got {conv}")
-    sizes = (up.in_channels, up.out_channels, up.bias is None)
-    if sizes != (down.out_channels, down.in_channels, down.bias is None):
-        raise ValueError(f"up and down must lead there and back alike, got {up} and {down}")
-    ffn = FeedForward(up.in_channels, up.out_channels, kind=kind, bias=up.bias is not None)
-    ffn = ffn.to(up.weight)
-    with torch.no_grad():
-        for linear, conv in ((ffn.up_proj, up), (ffn.down_proj, down)):
-            linear.weight.copy_(conv.weight[..., 0])
-            if conv.bias is not None:
-                linear.bias.copy_(conv.bias)
-    return ffn
-
-
-class _Activation(nn.Module):
-    """An activation function as a module."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
-
-    def extra_repr(self) -> str:
-        return getattr(self.function, "__name__", repr(self.function))
-
-
-class Residual(nn.Module):
-    """The wiring around a sublayer: where the norm stands, and the sum with what came in.
-
-    For a sublayer f: "pre" y = x + drop(f(norm(x))), "post" y = norm(x + drop(f(x))), "none"
-    y = x + drop(f(x)). In code ``y = leave(x, f(enter(x)))``: f may return more than y, and the
-    wiring need not know.
-
-    Args:
-        norm: None for "none".
-        place: "pre" as in GPT-2, "post" as in 2017, or "none".
-        dropout: rate on what f adds.
-
-    Attributes:
-        skip: rate at which a sequence goes around f in training, 0 at first; see
-            :func:`tfbook.training.stochastic_depth`.
+        mixer: what mixes rows, such as an :class:`Attention`.
+        ffn: what treats each row by itself, such as an :class:`FFN`.
+        cross: attention to a memory, in the decoder of an encoder-decoder.
+        norm: of each sublayer.
+        place: where it stands, "pre", "post", "inside", "both" or "none", see
+            :class:`tfbook.models.Residual`.
+        parallel: whether the ffn reads the same x as the mixer.
+        one_norm: whether these two then share the norm before them.
+        dropout: rate on what each sublayer adds.
+        multiplier: factor on what each sublayer adds.
 
     Raises:
         TypeError: for an argument of a wrong type.
-        ValueError: for an unknown place, a norm that does not go with it, or a rate out of range.
+        ValueError: for a value out of range, or choices that do not go together.
 
-    Source: [he2016deep], places: [xiong2020layer]
-    Explained in: chapters/05_architecture, section "The residual stream".
+    Example:
+        >>> Layer(Attention(8), FFN(2048), place="post").ffn.kind
+        'relu'
+
+    Source: [vaswani2017attention], places: [xiong2020layer]
+    Explained in: chapters/05_architecture, section "The encoder".
     """
 
-    def __init__(self, norm: nn.Module | None, *, place: Place = "post", dropout: float = 0.0):
-        """Keep the norm and the choices."""
-        super().__init__()
-        check_place(place)
-        check_rate("dropout", dropout)
-        if (norm is None) != (place == "none"):
-            raise ValueError(
-                "norm and place go together, norm=None with place='none', got "
-                f"norm {norm} and place {place!r}"
-            )
-        self.norm, self.place, self.dropout = norm, place, dropout
-        self.skip = 0.0
+    mixer: Spec
+    ffn: Spec
+    _: KW_ONLY
+    cross: Spec | None = None
+    norm: Norm = Norm()
+    place: str = "pre"
+    parallel: bool = False
+    one_norm: bool = False
+    dropout: float = 0.0
+    multiplier: float = 1.0
 
-    def enter(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        """Return what the sublayer gets to see of x."""
-        return self.norm(x) if self.place == "pre" else x
+    def __post_init__(self) -> None:
+        """Check the choices one by one."""
+        check_spec("mixer", self.mixer)
+        check_spec("ffn", self.ffn)
+        check_spec("cross", self.cross, open=True)
+        check_spec("norm", self.norm, Norm)
+        check_one_of("place", self.place, PLACES)
+        check_parallel(self.parallel, self.one_norm, self.place, self.cross)
+        check_rate("dropout", self.dropout)
+        check_positive("multiplier", self.multiplier)
 
-    def leave(self, x: Float[Tensor, "*B D"], y: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        """Add what the sublayer found, y, to the x that came in."""
-        if self.training and self.skip:
-            # One coin for each sequence, and what stays is scaled up as in dropout.
-            coins = torch.rand(y.shape[:1] + (1,) * (y.ndim - 1), device=y.device)
-            y = y * (coins >= self.skip) / (1 - self.skip)
-        x = x + drop(self, y)
-        return self.norm(x) if self.place == "post" else x
+    def with_cross(self) -> "Layer":
+        """Return the layer with a look into the memory by an attention like its own."""
+        return replace(self, cross=self.mixer.of_memory())
 
-    def extra_repr(self) -> str:
-        """Show where the norm stands."""
-        return f"place={self.place!r}"
+    def check(self, site: Site) -> None:
+        """Raise an error where a part does not fit its place."""
+        self.mixer.check(site)
+        self.ffn.check(site)
+        if self.cross is not None:
+            self.cross.check(site.of_memory())
 
+    def build(self, site: Site) -> nn.Module:
+        """Make the block."""
+        return Block(
+            self.mixer.build(site),
+            self.ffn.build(site),
+            cross=None if self.cross is None else self.cross.build(site.of_memory()),
+            norm=self.norm.make,
+            place=self.place,
+            dropout=self.dropout,
+            parallel=self.parallel,
+            one_norm=self.one_norm,
+            multiplier=self.multiplier,
+            d_model=site.d_model,
+        )
 
-def drop(module: nn.Module, x: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-    """Set a share ``module.dropout`` of the numbers to 0 in training and scale up the others."""
-    if not (module.training and module.dropout):
-        return x
-    return functional.dropout(x, module.dropout)
-
-
-def check_kind(kind: object) -> None:
-    """Raise ValueError unless ``kind`` names a feed-forward network."""
-    if kind not in FEED_FORWARDS:
-        raise ValueError(f"kind must be one of {', '.join(FEED_FORWARDS)}, got {kind!r}")
-
-
-def check_place(place: object) -> None:
-    """Raise ValueError unless ``place`` names a place for the norm."""
-    if place not in PLACES:
-        raise ValueError(f"place must be one of {', '.join(PLACES)}, got {place!r}")
-
-
-def _check_norm(x: object, eps: object, **weights: Tensor | None) -> None:
-    check_float("x", x, min_dims=1)
-    check_positive("eps", eps)
-    for name, weight in weights.items():
-        if weight is not None:
-            check_float(name, weight)
-            check_shape(name, weight, x.shape[-1:], "(d,)")
-            check_same(**{"x": x, name: weight})
-
-
-def _check_width(x: object, d_model: int) -> None:
-    if isinstance(x, Tensor) and x.shape[-1:] == (d_model,) and x.is_floating_point():
-        return  # the usual case, and a fast one
-    check_float("x", x, min_dims=1)
-    if x.shape[-1] != d_model:
-        raise ValueError(f"x must end with d_model = {d_model} numbers, got {tuple(x.shape)}")
+    def price(self, name: str, run: Run) -> Iterator[Part]:
+        """Yield mixer, cross-attention and feed-forward part, each with its norms."""
+        own = replace(run, m=None)
+        rows = {"mixer": self.mixer.price(f"{name}.mixer", own)}
+        if self.cross is not None:
+            rows["cross"] = self.cross.price(f"{name}.cross", run)
+        rows["ffn"] = self.ffn.price(f"{name}.ffn", own)
+        weights = self.norm.parameters(run.d_model)
+        for part, found in rows.items():
+            norm = run.rows(f"{name}.{part}_residual.norm", weights)
+            if self.place in ("pre", "both") and not (part == "ffn" and self.one_norm):
+                yield norm
+            yield from found
+            if self.place in ("post", "inside"):
+                yield norm
+            if self.place == "both":
+                yield norm._replace(name=f"{norm.name}_after")

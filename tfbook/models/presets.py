@@ -8,115 +8,115 @@ Explained in: chapters/05_architecture, section "What the sizes add up to".
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tfbook.models.config import Patches, TransformerConfig
+from tfbook.models.config import TransformerConfig
+from tfbook.models.ends import Classes, NextToken, Patches, Tokens
+from tfbook.models.layers import FFN, Attention, Layer, Norm
+from tfbook.models.placements import Learned, Rotary, Sinusoidal, T5Buckets
 
 __all__ = ["PRESETS", "PUBLISHED", "Published", "preset"]
 
-# The choices that the sizes of a family share.
 
-_VASWANI = {
-    "kind": "encoder-decoder",
-    "norm_place": "post",
-    "scale_embeddings": True,
-    "init": "xavier",
-}
-_BERT = {
-    "kind": "encoder",
-    "max_len": 512,
-    "norm_place": "post",
-    "norm_eps": 1e-12,
-    "embedding_norm": True,
-    "ffn": "gelu",
-    "position": "learned",
-    "n_segments": 2,
-    "pooler": True,
-    "dropout": 0.1,
-    "attention_dropout": 0.1,
-    "init": "bert",
-}
-_GPT2 = {
-    "max_len": 1024,
-    "ffn": "gelu_tanh",
-    "position": "learned",
-    "dropout": 0.1,
-    "attention_dropout": 0.1,
-    "init": "gpt2",
-}
-_T5 = {
-    "kind": "encoder-decoder",
-    "norm": "rms",
-    "norm_eps": 1e-6,
-    "attention_bias": False,
-    "ffn_bias": False,
-    "position": "t5",
-    "dropout": 0.1,
-    "attention_dropout": 0.1,
-    "ffn_dropout": 0.1,
-    "init": "t5",
-}
-_LLAMA = {
-    "norm": "rms",
-    "ffn": "swiglu",
-    "attention_bias": False,
-    "ffn_bias": False,
-    "position": "rotary",
-    "init": "gpt2",
-}
+def _vaswani(d_model: int, layer: Layer, dropout: float) -> TransformerConfig:
+    layer = replace(layer, place="post", dropout=dropout)
+    embedding = Tokens(Sinusoidal(), scale="sqrt(d_model)", dropout=dropout)
+    encoder, decoder = [layer] * 6, [layer.with_cross()] * 6
+    return TransformerConfig(37000, d_model, encoder=encoder, decoder=decoder, embedding=embedding)
+
+
+def _bert(d_model: int, n_layers: int, n_heads: int, d_ff: int) -> TransformerConfig:
+    norm = Norm(eps=1e-12)
+    layer = Layer(
+        Attention(n_heads, dropout=0.1), FFN(d_ff, "gelu"), norm=norm, place="post", dropout=0.1
+    )
+    return TransformerConfig(
+        30522,
+        d_model,
+        encoder=[layer] * n_layers,
+        embedding=Tokens(Learned(), n_segments=2, norm=norm, dropout=0.1),
+        pooler=True,
+        max_len=512,
+        init="bert",
+    )
+
+
+def _gpt2(d_model: int, n_layers: int, n_heads: int) -> TransformerConfig:
+    layer = Layer(Attention(n_heads, dropout=0.1), FFN(4 * d_model, "gelu_tanh"), dropout=0.1)
+    return TransformerConfig(
+        50257,
+        d_model,
+        decoder=[layer] * n_layers,
+        embedding=Tokens(Learned(), dropout=0.1),
+        max_len=1024,
+        init="gpt2",
+    )
+
+
+def _t5(d_model: int, n_layers: int, n_heads: int, d_ff: int) -> TransformerConfig:
+    layer = Layer(
+        Attention(n_heads, position=T5Buckets(32, max_distance=128), bias=False, dropout=0.1),
+        FFN(d_ff, bias=False, dropout=0.1),
+        norm=Norm("rms", eps=1e-6),
+        dropout=0.1,
+    )
+    return TransformerConfig(
+        32128,
+        d_model,
+        encoder=[layer] * n_layers,
+        decoder=[layer.with_cross()] * n_layers,
+        embedding=Tokens(dropout=0.1),
+        head=NextToken(scale=d_model**-0.5),
+        init="t5",
+    )
+
+
+def _llama(attention: Attention, d_ff: int, norm: Norm) -> Layer:
+    return Layer(replace(attention, bias=False), FFN(d_ff, "swiglu", bias=False), norm=norm)
+
 
 PRESETS: Mapping[str, TransformerConfig] = {
-    "transformer-base": TransformerConfig(37000, 512, 6, 8, 2048, dropout=0.1, **_VASWANI),
-    "transformer-big": TransformerConfig(37000, 1024, 6, 16, 4096, dropout=0.3, **_VASWANI),
-    "bert-base": TransformerConfig(30522, 768, 12, 12, 3072, **_BERT),
-    "bert-large": TransformerConfig(30522, 1024, 24, 16, 4096, **_BERT),
-    "gpt": TransformerConfig(
-        40478, 768, 12, 12, 3072, **_GPT2 | {"max_len": 512, "norm_place": "post", "init": "bert"}
+    "transformer-base": _vaswani(512, Layer(Attention(8), FFN(2048)), dropout=0.1),
+    "transformer-big": _vaswani(1024, Layer(Attention(16), FFN(4096)), dropout=0.3),
+    "bert-base": _bert(768, n_layers=12, n_heads=12, d_ff=3072),
+    "bert-large": _bert(1024, n_layers=24, n_heads=16, d_ff=4096),
+    "gpt": _gpt2(768, n_layers=12, n_heads=12).replace(
+        vocab_size=40478, max_len=512, place="post", init="bert"
     ),
-    "gpt2": TransformerConfig(50257, 768, 12, 12, 3072, **_GPT2),
-    "gpt2-medium": TransformerConfig(50257, 1024, 24, 16, 4096, **_GPT2),
-    "gpt2-large": TransformerConfig(50257, 1280, 36, 20, 5120, **_GPT2),
-    "gpt2-xl": TransformerConfig(50257, 1600, 48, 25, 6400, **_GPT2),
-    "gpt3-175b": TransformerConfig(
-        50257,
-        12288,
-        96,
-        96,
-        49152,
-        **_GPT2 | {"max_len": 2048, "dropout": 0.0, "attention_dropout": 0.0},
+    "gpt2": _gpt2(768, n_layers=12, n_heads=12),
+    "gpt2-medium": _gpt2(1024, n_layers=24, n_heads=16),
+    "gpt2-large": _gpt2(1280, n_layers=36, n_heads=20),
+    "gpt2-xl": _gpt2(1600, n_layers=48, n_heads=25),
+    "gpt3-175b": _gpt2(12288, n_layers=96, n_heads=96).replace(
+        max_len=2048, dropout=0.0, attention_dropout=0.0
     ),
-    "t5-small": TransformerConfig(32128, 512, 6, 8, 2048, logit_scale=512**-0.5, **_T5),
-    "t5-base": TransformerConfig(32128, 768, 12, 12, 3072, logit_scale=768**-0.5, **_T5),
+    "t5-small": _t5(512, n_layers=6, n_heads=8, d_ff=2048),
+    "t5-base": _t5(768, n_layers=12, n_heads=12, d_ff=3072),
     "vit-b-16": TransformerConfig(
         None,
         768,
-        12,
-        12,
-        3072,
-        kind="encoder",
-        norm_eps=1e-6,
-        ffn="gelu",
-        position="learned",
-        patches=Patches(image_size=224, patch_size=16),
-        head="classes",
-        n_classes=1000,
+        encoder=[Layer(Attention(12), FFN(3072, "gelu"), norm=Norm(eps=1e-6))] * 12,
+        embedding=Patches(image_size=224, patch_size=16, position=Learned()),
+        head=Classes(1000),
         init="bert",
     ),
     "llama-7b": TransformerConfig(
         32000,
         4096,
-        32,
-        32,
-        11008,
+        decoder=[_llama(Attention(32, position=Rotary()), 11008, Norm("rms", eps=1e-6))] * 32,
+        head=NextToken(tie_embeddings=False),
         max_len=2048,
-        norm_eps=1e-6,
-        tie_embeddings=False,
-        **_LLAMA,
+        init="gpt2",
     ),
     "smollm2-135m": TransformerConfig(
-        49152, 576, 30, 9, 1536, n_kv_heads=3, max_len=8192, rope_base=100000.0, **_LLAMA
+        49152,
+        576,
+        decoder=[_llama(Attention(9, n_kv_heads=3, position=Rotary(100000.0)), 1536, Norm("rms"))]
+        * 30,
+        max_len=8192,
+        init="gpt2",
     ),
-    "minilm-l6": TransformerConfig(30522, 384, 6, 12, 1536, **_BERT),
+    "minilm-l6": _bert(384, n_layers=6, n_heads=12, d_ff=1536),
 }
 
 
@@ -217,7 +217,7 @@ PUBLISHED: Mapping[str, Published] = {
         86e6,
         2,
         "dosovitskiy2021image",
-        changes={"head": None, "n_classes": None},
+        changes={"head": None},
     ),
     "llama-7b": Published("6.7B", 6.7e9, 2, "touvron2023llama"),
     "smollm2-135m": Published("135M", 135e6, 3, "allal2025smollm2"),
@@ -231,10 +231,11 @@ def preset(name: str, **changes: object) -> TransformerConfig:
 
     Args:
         name: a name out of :data:`PRESETS`.
-        changes: choices that are to be other ones, such as ``n_layers=2``.
+        changes: choices that are to be other ones, such as ``n_layers=2``, by the names of
+            :meth:`tfbook.models.TransformerConfig.replace`.
 
     Raises:
-        TypeError: for a name that is no choice, or a value of a wrong type.
+        TypeError: for a name that no part has, or a value of a wrong type.
         ValueError: for an unknown name, or choices that do not go together.
 
     Example:

@@ -10,6 +10,7 @@ from tfbook.pretrained.conversion import (
     weights_from,
     weights_to,
 )
+from tfbook.pretrained.decoders import MODERN, Modern
 from tfbook.pretrained.families import FAMILIES, Family
 from tfbook.pretrained.files import (
     PACKAGES,
@@ -36,6 +37,8 @@ __all__ = [
     "read_checkpoint",
     "read_gguf",
     "read_safetensors",
+    "MODERN",
+    "Modern",
     "FAMILIES",
     "Family",
     "config_from",

@@ -1,11 +1,12 @@
 """Other people's names for the same numbers: checkpoints of `transformers`, read and written.
 
 A checkpoint is a ``config.json`` and a dictionary of named tensors. :func:`config_from` reads the
-first, :func:`weights_from` renames the second, :func:`weights_to` renames them back. Four families
+first, :func:`weights_from` renames the second, :func:`weights_to` renames them back. Some families
 differ from our parts in more than names: GPT-2 stores the transposes of its matrices, with queries,
-keys and values side by side in one; LLaMA rotates pairs that lie half a head apart, where ours lie
-side by side; T5 keeps the table of its position bias in the first block; ViT maps patches with a
-convolution.
+keys and values side by side in one, GPT-NeoX stacks these head by head; LLaMA rotates pairs that
+lie half a head apart, where ours lie side by side; T5 keeps the table of its position bias in the
+first block; ViT maps patches with a convolution; Gemma stores the weights of norms less 1; RoBERTa
+begins to count positions at 2.
 
 Explained in: chapters/05_architecture, section "Two real models".
 """
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tfbook.models import GATES, TransformerConfig, build
+from tfbook.models import GATES, Rotary, TransformerConfig, build
 from tfbook.positions import half_to_interleaved, interleaved_to_half
 from tfbook.pretrained.families import FAMILIES
 
@@ -75,7 +76,7 @@ def weights_from(
 
     Args:
         weights: named tensors as `transformers` saves them, with or without a head's prefix.
-        config: from :func:`config_from`, or one that differs in ``rope_layout``.
+        config: from :func:`config_from`, or one with another layout of rotary pairs.
         family: a name out of ``FAMILIES``.
 
     Returns:
@@ -95,13 +96,14 @@ def _rename(weights, shapes, config, family):
     """Take our names and shapes from the model itself, so that none can be forgotten."""
     know, names = FAMILIES[family], _names(config, family)
     theirs = {name.removeprefix(know.prefix): value for name, value in weights.items()}
+    theirs = {know.older.get(name, name): value for name, value in theirs.items()}
     found, used = {}, set()
     for ours, shape in shapes.items():
         name, part = _their_name(ours, names)
         if name not in theirs:
             raise ValueError(f"the checkpoint has no tensor {name}, which becomes {ours}")
         used.add(name)
-        value = _arrange(theirs[name], ours, shape, family, part, config)
+        value = _arrange(theirs[name], ours, shape, know, part, config)
         if value is None or value.shape != shape:
             raise ValueError(
                 f"{name} must become {ours} of shape {tuple(shape)}, "
@@ -140,11 +142,21 @@ def weights_to(weights: Mapping[str, Tensor], config: TransformerConfig, family:
     found = {}
     for ours, value in weights.items():
         name, _ = _their_name(ours, names)
-        if config.output is not None and not name.startswith(know.heads):
+        if config.head is not None and not name.startswith(know.heads):
             name = know.prefix + name
-        found.setdefault(name, []).append(_arrange_back(value, ours, family, config))
+        found.setdefault(name, []).append(_arrange_back(value, ours, know, config))
     # Only what is packed has several parts, and a state dict holds them in the order q, k, v.
+    if know.by_head:
+        n_heads = config.choice("n_heads")
+        return {name: _by_head(parts, n_heads) for name, parts in found.items()}
     return {name: torch.cat(parts, dim=-1).contiguous() for name, parts in found.items()}
+
+
+def _by_head(parts, n_heads):
+    """Stack queries, keys and values head by head, if there are three."""
+    if len(parts) == 1:
+        return parts[0].contiguous()
+    return torch.stack([part.unflatten(0, (n_heads, -1)) for part in parts], 1).flatten(0, 2)
 
 
 def fill_model(settings: Settings, weights: Mapping[str, Tensor]) -> nn.Module:
@@ -190,7 +202,7 @@ def _empty(config: TransformerConfig) -> nn.Module:
 
 def _names(config: TransformerConfig, family: str) -> Mapping[str, str]:
     names = FAMILIES[family].names
-    if family == "t5" and config.ffn not in GATES:
+    if family == "t5" and config.choice("ffn_kind") not in GATES:
         names = {ours: theirs.replace(".wi_1", ".wi") for ours, theirs in names.items()}
     return names
 
@@ -204,48 +216,63 @@ def _their_name(ours: str, names: Mapping[str, str]) -> tuple[str, int | None]:
         known, rest = ".".join(parts[:cut]), parts[cut:]
         if known in names:
             theirs = ".".join([names[known], *rest]).replace("{i}", "".join(numbers))
-            packed = re.search(r"mixer\.([qkv])_proj$", known) if "c_attn" in theirs else None
-            return theirs, packed and "qkv".index(packed[1])
+            which = re.search(r"mixer\.([qkv])_proj$", known)
+            packed = which and list(names.values()).count(names[known]) == 3
+            return theirs, "qkv".index(which[1]) if packed else None
     raise ValueError(f"this family of checkpoints has no name for {ours}")
 
 
 # Numbers that are stored in another arrangement.
 
 
-def _arrange(value, ours, shape, family, part, config):
+def _arrange(value, ours, shape, know, part, config):
     """Return a tensor of theirs as ours, or None where its shape makes that impossible."""
-    matrix = family == "gpt2" and "_proj." in ours and value.ndim == 2
-    if part is not None:
+    if part is not None and know.by_head:
+        n_heads = config.choice("n_heads")
+        fits = value.shape[0] == 3 * shape[0]
+        value = value.unflatten(0, (n_heads, 3, -1))[:, part].flatten(0, 1) if fits else None
+    elif part is not None:
         value = value.chunk(3, dim=-1)[part] if value.shape[-1] % 3 == 0 else None
-    if matrix and value is not None:
+    if value is not None and know.transposed and "_proj." in ours and value.ndim == 2:
         value = value.T.contiguous()  # their Conv1D computes x W, nn.Linear x Wᵀ
-    if value is None or (family == "vit" and value.numel() != shape.numel()):
+    if value is None or (know.reshaped and value.numel() != shape.numel()):
         return None
-    if family == "vit":  # a class token (1, 1, D), positions (1, N, D), a convolution (D, C, p, p)
+    if know.reshaped:  # a class token (1, 1, D), positions (1, N, D), a convolution (D, C, p, p)
         return value.reshape(shape)
-    if value.shape == shape and _is_rotated(ours, config):
-        n_heads, n_kv_heads, _ = config.heads
-        heads = n_heads if "q_proj" in ours else n_kv_heads
-        return half_to_interleaved(value, dim=0, n_heads=heads).contiguous()
-    return value
+    if know.first_place and ours == "position.weight":
+        value = value[know.first_place :]
+    if know.centred and re.search(r"norm(_after)?\.weight$", ours):
+        value = value + 1
+    return _turned(value, ours, config, know.layout) if value.shape == shape else value
 
 
-def _arrange_back(value, ours, family, config):
+def _arrange_back(value, ours, know, config):
     """Return a tensor of ours as theirs; packed ones are still apart."""
-    if family == "gpt2" and "_proj." in ours and value.ndim == 2:
+    if know.transposed and "_proj." in ours and value.ndim == 2:
         return value.T
-    if family == "vit" and ours == "embed.proj.weight":
-        patches = config.patches
+    if know.reshaped and ours == "embed.proj.weight":
+        patches = config.embedding
         return value.reshape(-1, patches.n_channels, patches.patch_size, patches.patch_size)
-    if family == "vit" and ours in ("embed.class_token", "position.weight"):
+    if know.reshaped and ours in ("embed.class_token", "position.weight"):
         return value.reshape(1, -1, value.shape[-1])
-    if _is_rotated(ours, config):
-        n_heads, n_kv_heads, _ = config.heads
-        heads = n_heads if "q_proj" in ours else n_kv_heads
-        return interleaved_to_half(value, dim=0, n_heads=heads)
-    return value
+    if know.first_place and ours == "position.weight":  # nothing reads the rows before them
+        return torch.cat([torch.zeros_like(value[: know.first_place]), value])
+    if know.centred and re.search(r"norm(_after)?\.weight$", ours):
+        value = value - 1
+    return _turned(value, ours, config, know.layout, back=True)
 
 
-def _is_rotated(ours, config):
-    rotary = config.position == "rotary" and config.rope_layout == "interleaved"
-    return rotary and re.search(r"mixer\.[qk]_proj", ours)
+def _turned(value, ours, config, layout, *, back=False):
+    """Put the rows that make rotated pairs side by side, or apart, where the layouts differ."""
+    found = re.search(r"blocks\.(\d+)\.mixer\.([qk])_(proj|norm)", ours)
+    layers = config.encoder if config.kind == "encoder" else config.decoder
+    mixer = layers[int(found[1])].mixer if found else None
+    position = getattr(mixer, "position", None)
+    if not isinstance(position, Rotary) or position.layout == layout:
+        return value
+    interleaved = (position.layout == "interleaved") != back
+    swap = half_to_interleaved if interleaved else interleaved_to_half
+    d_head = mixer.heads(config.d_model).d_head
+    heads = value.unflatten(0, (-1, d_head))  # (H, d_head, ...), of a norm of each head (1, d_head)
+    first, rest = heads.split([position.turned(d_head), d_head - position.turned(d_head)], dim=1)
+    return torch.cat([swap(first, dim=1), rest], dim=1).flatten(0, 1).contiguous()

@@ -12,12 +12,30 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tfbook.models import Patches, TransformerConfig
-from tfbook.positions import LinearScaling
+from tfbook.models import (
+    FFN,
+    Attention,
+    Classes,
+    Layer,
+    Learned,
+    MaskedToken,
+    NextToken,
+    Norm,
+    Patches,
+    T5Buckets,
+    Tokens,
+    TransformerConfig,
+)
+from tfbook.pretrained.decoders import (
+    GATED,
+    MODERN,
+    Settings,
+    activation,
+    modern,
+    must_be,
+)
 
 __all__ = ["FAMILIES", "Family"]
-
-Settings = Mapping[str, object]
 
 
 class Family(NamedTuple):
@@ -30,6 +48,15 @@ class Family(NamedTuple):
         copies: a second name under which a tied weight may be stored, and the first one.
         ignored: names that hold nothing to learn, or a head that is not known here.
         config: makes a config of a ``config.json`` and the tensors' names.
+        packed: the word in the name of a matrix that holds queries, keys and values; None where
+            none does.
+        by_head: whether that holds them head by head, and not one after the other.
+        transposed: whether matrices are stored as their transposes.
+        reshaped: whether tensors have dimensions that ours do not have.
+        layout: of their rotary pairs.
+        centred: whether weights of norms are stored less 1.
+        first_place: the row of the table of positions that is the first one's.
+        older: names that tensors had in older files, and those of today.
 
     Explained in: chapters/05_architecture, section "Two real models".
     """
@@ -40,17 +67,14 @@ class Family(NamedTuple):
     copies: Mapping[str, str]
     ignored: str
     config: Callable[[Settings, Mapping[str, Tensor] | None], TransformerConfig]
-
-
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "silu": "silu",
-    "swish": "silu",
-}
-GATED = {"relu": "reglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "silu": "swiglu"}
+    packed: str | None = None
+    by_head: bool = False
+    transposed: bool = False
+    reshaped: bool = False
+    layout: str = "half"
+    centred: bool = False
+    first_place: int = 0
+    older: Mapping[str, str] = {}  # noqa: RUF012 - never changed
 
 
 # Names, ours on the left.
@@ -146,6 +170,81 @@ LLAMA = {
 )
 
 
+def _like(names: Mapping[str, str], **changes: str) -> dict[str, str]:
+    """Return names with other ones for parts of a block, for the final norm, or for what is new."""
+    found = dict(names)
+    for ours, theirs in changes.items():
+        ours = ours.replace("__", ".")
+        if ours == "final_norm":
+            found["stack.final_norm"] = theirs
+        else:
+            found[BLOCK + ours] = "layers.{i}." + theirs
+    return found
+
+
+QWEN3 = _like(LLAMA, mixer__q_norm="self_attn.q_norm", mixer__k_norm="self_attn.k_norm")
+OLMO2 = _like(
+    LLAMA,
+    mixer__q_norm__norm="self_attn.q_norm",
+    mixer__k_norm__norm="self_attn.k_norm",
+    mixer_residual__norm="post_attention_layernorm",
+    ffn_residual__norm="post_feedforward_layernorm",
+)
+GEMMA2 = _like(
+    LLAMA,
+    mixer_residual__norm_after="post_attention_layernorm",
+    ffn_residual__norm="pre_feedforward_layernorm",
+    ffn_residual__norm_after="post_feedforward_layernorm",
+)
+PLAIN = {"ffn__up_proj": "mlp.fc1", "ffn__down_proj": "mlp.fc2"}
+PHI = _like(
+    LLAMA,
+    **PLAIN,
+    mixer__out_proj="self_attn.dense",
+    mixer__q_norm="self_attn.q_layernorm",
+    mixer__k_norm="self_attn.k_layernorm",
+    final_norm="final_layernorm",
+)
+STARCODER2 = _like(LLAMA, ffn__up_proj="mlp.c_fc", ffn__down_proj="mlp.c_proj")
+NEOX = _like(
+    LLAMA,
+    mixer__q_proj="attention.query_key_value",
+    mixer__k_proj="attention.query_key_value",
+    mixer__v_proj="attention.query_key_value",
+    mixer__out_proj="attention.dense",
+    ffn__up_proj="mlp.dense_h_to_4h",
+    ffn__down_proj="mlp.dense_4h_to_h",
+    final_norm="final_layer_norm",
+) | {"embed": "embed_in"}
+
+ROBERTA = BERT | {
+    "head.dense": "lm_head.dense",
+    "head.norm": "lm_head.layer_norm",
+    "head.bias": "lm_head.bias",
+}
+DISTILBERT = {
+    "embed": "embeddings.word_embeddings",
+    "position": "embeddings.position_embeddings",
+    "embed_norm": "embeddings.LayerNorm",
+    "head.dense": "vocab_transform",
+    "head.norm": "vocab_layer_norm",
+    "head.bias": "vocab_projector.bias",
+} | _block(
+    BLOCK,
+    "transformer.layer.{i}.",
+    {
+        "mixer.q_proj": "attention.q_lin",
+        "mixer.k_proj": "attention.k_lin",
+        "mixer.v_proj": "attention.v_lin",
+        "mixer.out_proj": "attention.out_lin",
+        "mixer_residual.norm": "sa_layer_norm",
+        "ffn.up_proj": "ffn.lin1",
+        "ffn.down_proj": "ffn.lin2",
+        "ffn_residual.norm": "output_layer_norm",
+    },
+)
+
+
 def _t5_block(ours: str, theirs: str, ffn: int) -> dict[str, str]:
     """Return the names of one side's blocks, whose feed-forward network is sublayer 1 or 2."""
     looks = {"mixer": (0, "SelfAttention"), "cross": (1, "EncDecAttention")}
@@ -178,21 +277,6 @@ T5 |= _t5_block(IN, "encoder.block.{i}.", 1) | _t5_block(OUT, "decoder.block.{i}
 # Choices.
 
 
-def _must_be(settings: Settings, **wanted: object) -> None:
-    """Raise ValueError where an entry, if it is there, says something else."""
-    for name, value in wanted.items():
-        if settings.get(name, value) != value:
-            raise ValueError(
-                f"config.json has {name} = {settings[name]!r}; here it must be {value!r}"
-            )
-
-
-def _activation(settings: Settings, name: str) -> str:
-    if settings[name] not in ACTIVATIONS:
-        raise ValueError(f"{name} must be one of {', '.join(ACTIVATIONS)}, got {settings[name]!r}")
-    return ACTIVATIONS[settings[name]]
-
-
 def _has(settings: Settings, weights: Collection[str] | None, part: str, *classes: str) -> bool:
     """Return whether a part is there: by the tensors' names, or without them by the class."""
     if weights is None:
@@ -201,7 +285,7 @@ def _has(settings: Settings, weights: Collection[str] | None, part: str, *classe
 
 
 def _bert(settings, weights):
-    _must_be(
+    must_be(
         settings,
         position_embedding_type="absolute",
         is_decoder=False,
@@ -209,73 +293,97 @@ def _bert(settings, weights):
         tie_word_embeddings=True,
     )
     masked = _has(settings, weights, "cls.predictions", "BertForMaskedLM", "BertForPreTraining")
+    kind, norm = activation(settings, "hidden_act"), Norm(eps=settings.get("layer_norm_eps", 1e-12))
+    attention = Attention(settings["num_attention_heads"])
+    layer = Layer(attention, FFN(settings["intermediate_size"], kind), norm=norm, place="post")
     return TransformerConfig(
         settings["vocab_size"],
         settings["hidden_size"],
-        settings["num_hidden_layers"],
-        settings["num_attention_heads"],
-        settings["intermediate_size"],
-        kind="encoder",
-        max_len=settings["max_position_embeddings"],
-        norm_place="post",
-        norm_eps=settings.get("layer_norm_eps", 1e-12),
-        embedding_norm=True,
-        ffn=_activation(settings, "hidden_act"),
-        position="learned",
-        n_segments=settings.get("type_vocab_size", 2),
-        head="mlm" if masked else None,
+        encoder=[layer] * settings["num_hidden_layers"],
+        embedding=Tokens(Learned(), n_segments=settings.get("type_vocab_size", 2), norm=norm),
+        head=MaskedToken(kind, norm=norm) if masked else None,
         pooler=_has(settings, weights, "pooler.dense", "BertModel", "BertForPreTraining"),
+        max_len=settings["max_position_embeddings"],
+        init="bert",
+    )
+
+
+def _roberta(settings, weights):
+    """Read RoBERTa's: BERT but for the head, and for positions that begin behind the padding's."""
+    must_be(settings, pad_token_id=1)
+    config = _bert(settings, weights)
+    masked = _has(settings, weights, "lm_head", "RobertaForMaskedLM", "XLMRobertaForMaskedLM")
+    return config.replace(
+        head=MaskedToken("gelu", norm=config.encoder[0].norm) if masked else None,
+        pooler=_has(settings, weights, "pooler.dense", "RobertaModel", "XLMRobertaModel"),
+        max_len=config.max_len - 2,
+    )
+
+
+def _distilbert(settings, weights):
+    must_be(settings, tie_word_embeddings=True)
+    masked = _has(settings, weights, "vocab_transform", "DistilBertForMaskedLM")
+    kind, norm = activation(settings, "activation"), Norm(eps=1e-12)
+    ffn = FFN(settings["hidden_dim"], kind)
+    return TransformerConfig(
+        settings["vocab_size"],
+        settings["dim"],
+        encoder=[Layer(Attention(settings["n_heads"]), ffn, norm=norm, place="post")]
+        * settings["n_layers"],
+        embedding=Tokens(Learned(), norm=norm),
+        head=MaskedToken(kind, norm=norm) if masked else None,
+        max_len=settings["max_position_embeddings"],
         init="bert",
     )
 
 
 def _vit(settings, weights):
-    _must_be(settings, pooler_act="tanh", pooler_output_size=settings["hidden_size"])
+    must_be(settings, pooler_act="tanh", pooler_output_size=settings["hidden_size"])
     classes = None
     if weights is not None and "classifier.weight" in weights:
         classes = len(weights["classifier.weight"])
     elif "ViTForImageClassification" in (settings.get("architectures") or ()):
         classes = len(settings.get("id2label") or (0, 1))
-    bias = ("q", "k", "v", "out") if settings.get("qkv_bias", True) else ("out",)
+    bias = True if settings.get("qkv_bias", True) else ("out",)
+    sizes = (settings["image_size"], settings["patch_size"], settings.get("num_channels", 3))
+    layer = Layer(
+        Attention(settings["num_attention_heads"], bias=bias),
+        FFN(settings["intermediate_size"], activation(settings, "hidden_act")),
+        norm=Norm(eps=settings.get("layer_norm_eps", 1e-12)),
+    )
     return TransformerConfig(
         None,
         settings["hidden_size"],
-        settings["num_hidden_layers"],
-        settings["num_attention_heads"],
-        settings["intermediate_size"],
-        kind="encoder",
-        patches=Patches(
-            settings["image_size"], settings["patch_size"], settings.get("num_channels", 3)
-        ),
-        norm_eps=settings.get("layer_norm_eps", 1e-12),
-        ffn=_activation(settings, "hidden_act"),
-        attention_bias=True if len(bias) == 4 else bias,
-        position="learned",
-        head=None if classes is None else "classes",
-        n_classes=classes,
+        encoder=[layer] * settings["num_hidden_layers"],
+        embedding=Patches(*sizes, position=Learned()),
+        head=None if classes is None else Classes(classes),
         pooler=_has(settings, weights, "pooler.dense", "ViTModel"),
         init="bert",
     )
 
 
 def _gpt2(settings, weights):
-    _must_be(
+    must_be(
         settings,
         scale_attn_weights=True,
         scale_attn_by_inverse_layer_idx=False,
         add_cross_attention=False,
     )
+    layer = Layer(
+        Attention(settings["n_head"]),
+        FFN(
+            settings.get("n_inner") or 4 * settings["n_embd"],
+            activation(settings, "activation_function"),
+        ),
+        norm=Norm(eps=settings.get("layer_norm_epsilon", 1e-5)),
+    )
     return TransformerConfig(
         settings["vocab_size"],
         settings["n_embd"],
-        settings["n_layer"],
-        settings["n_head"],
-        settings.get("n_inner") or 4 * settings["n_embd"],
+        decoder=[layer] * settings["n_layer"],
+        embedding=Tokens(Learned()),
+        head=NextToken(tie_embeddings=settings.get("tie_word_embeddings", True)),
         max_len=settings["n_positions"],
-        norm_eps=settings.get("layer_norm_epsilon", 1e-5),
-        ffn=_activation(settings, "activation_function"),
-        position="learned",
-        tie_embeddings=settings.get("tie_word_embeddings", True),
         init="gpt2",
     )
 
@@ -284,7 +392,7 @@ def _t5(settings, weights):
     act = settings.get("feed_forward_proj", "relu")
     gated, plain = act.startswith("gated-"), act.removeprefix("gated-")
     # "gated-gelu" has always meant the approximation there.
-    plain = "gelu_tanh" if act == "gated-gelu" else _activation({"act": plain}, "act")
+    plain = "gelu_tanh" if act == "gated-gelu" else activation({"act": plain}, "act")
     # Whether the head is the embedding is seen from the weights; whether the decoder's output is
     # scaled is what the entry meant in 2020, under another name since.
     scaled = settings.get("scale_decoder_outputs", settings.get("tie_word_embeddings", True))
@@ -292,86 +400,66 @@ def _t5(settings, weights):
     if weights is not None:
         own = weights.get("lm_head.weight")
         tied = own is None or torch.equal(own, weights["shared.weight"])
+    buckets = T5Buckets(
+        settings["relative_attention_num_buckets"],
+        settings.get("relative_attention_max_distance", 128),
+    )
+    heads = {"d_head": settings["d_kv"], "position": buckets, "bias": False}
+    layer = Layer(
+        Attention(settings["num_heads"], **heads),
+        FFN(settings["d_ff"], GATED[plain] if gated else plain, bias=False),
+        norm=Norm("rms", eps=settings.get("layer_norm_epsilon", 1e-6)),
+    )
+    n_decoder_layers = settings.get("num_decoder_layers") or settings["num_layers"]
     return TransformerConfig(
         settings["vocab_size"],
         settings["d_model"],
-        settings["num_layers"],
-        settings["num_heads"],
-        settings["d_ff"],
-        kind="encoder-decoder",
-        n_decoder_layers=settings.get("num_decoder_layers") or settings["num_layers"],
-        d_head=settings["d_kv"],
-        norm="rms",
-        norm_eps=settings.get("layer_norm_epsilon", 1e-6),
-        ffn=GATED[plain] if gated else plain,
-        attention_bias=False,
-        ffn_bias=False,
-        position="t5",
-        n_buckets=settings["relative_attention_num_buckets"],
-        max_distance=settings.get("relative_attention_max_distance", 128),
-        tie_embeddings=tied,
-        logit_scale=settings["d_model"] ** -0.5 if scaled else None,
+        encoder=[layer] * settings["num_layers"],
+        decoder=[layer.with_cross()] * n_decoder_layers,
+        head=NextToken(tie_embeddings=tied, scale=settings["d_model"] ** -0.5 if scaled else None),
         init="t5",
     )
-
-
-def _llama(settings, weights):
-    _must_be(settings, partial_rotary_factor=1.0)
-    n_heads, n_kv_heads = settings["num_attention_heads"], settings.get("num_key_value_heads")
-    d_head = settings.get("head_dim")
-    base, scaling = _rotary(settings)
-    window = settings.get("sliding_window")
-    return TransformerConfig(
-        settings["vocab_size"],
-        settings["hidden_size"],
-        settings["num_hidden_layers"],
-        n_heads,
-        settings["intermediate_size"],
-        n_kv_heads=None if n_kv_heads == n_heads else n_kv_heads,
-        d_head=None if d_head == settings["hidden_size"] // n_heads else d_head,
-        max_len=settings["max_position_embeddings"],
-        norm="rms",
-        norm_eps=settings.get("rms_norm_eps", 1e-6),
-        ffn=GATED[_activation(settings, "hidden_act")],
-        attention_bias=settings.get("attention_bias", False),
-        ffn_bias=settings.get("mlp_bias", False),
-        position="rotary",
-        rope_base=base,
-        rope_layout="interleaved",  # turning pairs that lie side by side is faster
-        rope_scaling=scaling,
-        tie_embeddings=settings.get("tie_word_embeddings", False),
-        window=window if settings["model_type"] == "mistral" else None,
-        init="gpt2",
-    )
-
-
-def _rotary(settings: Settings) -> tuple[float, LinearScaling | None]:
-    """Return base and scaling of rotary positions, from where different years wrote them."""
-    entry = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
-    base = entry.get("rope_theta", settings.get("rope_theta", 10000.0))
-    kind = entry.get("rope_type", entry.get("type", "default"))
-    if kind not in ("default", "linear"):
-        raise ValueError(f"rope_type must be default or linear, got {kind!r}")
-    return float(base), LinearScaling(float(entry["factor"])) if kind == "linear" else None
 
 
 BERT_COPIES = {
     "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
+ROBERTA_COPIES = {
+    "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
+    "lm_head.decoder.bias": "lm_head.bias",
+}
+DISTILBERT_COPIES = {"vocab_projector.weight": "embeddings.word_embeddings.weight"}
 SHARED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
-LLAMA_FAMILY = Family(
-    LLAMA,
-    "model.",
-    ("lm_head",),
-    {"lm_head.weight": "embed_tokens.weight"},
-    r"rotary_emb\.inv_freq$",
-    _llama,
+TIED = {"lm_head.weight": "embed_tokens.weight"}
+TABLES = r"rotary_emb\.inv_freq$|\.attention\.(masked_)?bias$"
+POSITION_IDS = r"\.position_ids$"
+
+
+def _modern(name: str, names: Mapping[str, str] = LLAMA, **more: object) -> Family:
+    """Return a family of decoders that differs from LLaMA as ``MODERN`` says."""
+
+    def config(settings, weights):
+        return modern(settings, MODERN[name])
+
+    usual = {"prefix": "model.", "heads": ("lm_head",), "copies": TIED, "ignored": TABLES}
+    return Family(names, config=config, **usual | more)
+
+
+ROBERTA_FAMILY = Family(
+    ROBERTA, "roberta.", ("lm_head",), ROBERTA_COPIES, POSITION_IDS, _roberta, first_place=2
 )
 FAMILIES = {
     "bert": Family(
         BERT, "bert.", ("cls",), BERT_COPIES, r"\.position_ids$|^cls\.seq_relationship\.", _bert
     ),
+    "roberta": ROBERTA_FAMILY,
+    "xlm-roberta": ROBERTA_FAMILY,
+    "distilbert": Family(
+        DISTILBERT, "distilbert.", ("vocab_",), DISTILBERT_COPIES, POSITION_IDS, _distilbert
+    ),
+    "vit": Family(VIT, "vit.", ("classifier",), {}, r"$^", _vit, reshaped=True),
+    "t5": Family(T5, "", ("",), dict.fromkeys(SHARED, "shared.weight"), r"$^", _t5),
     "gpt2": Family(
         GPT2,
         "transformer.",
@@ -379,9 +467,28 @@ FAMILIES = {
         {"lm_head.weight": "wte.weight"},
         r"\.attn\.(masked_)?bias$",
         _gpt2,
+        packed="c_attn",
+        transposed=True,
     ),
-    "t5": Family(T5, "", ("",), dict.fromkeys(SHARED, "shared.weight"), r"$^", _t5),
-    "llama": LLAMA_FAMILY,
-    "mistral": LLAMA_FAMILY,
-    "vit": Family(VIT, "vit.", ("classifier",), {}, r"$^", _vit),
+    "llama": _modern("llama"),
+    "mistral": _modern("mistral"),
+    "qwen2": _modern("qwen2"),
+    "qwen3": _modern("qwen3", QWEN3),
+    "gemma": _modern("gemma", centred=True),
+    "gemma2": _modern("gemma2", GEMMA2, centred=True),
+    "olmo2": _modern("olmo2", OLMO2),
+    "granite": _modern("granite"),
+    "cohere": _modern("cohere", layout="interleaved"),
+    "stablelm": _modern("stablelm"),
+    "starcoder2": _modern("starcoder2", STARCODER2),
+    "phi": _modern("phi", PHI),
+    "gpt_neox": _modern(
+        "gpt_neox",
+        NEOX,
+        prefix="gpt_neox.",
+        copies={"lm_head.weight": "embed_in.weight"},
+        older={"embed_out.weight": "lm_head.weight"},
+        packed="query_key_value",
+        by_head=True,
+    ),
 }

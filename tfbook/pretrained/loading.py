@@ -326,7 +326,7 @@ def load(
 def load_directory(
     path: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32
 ) -> Pretrained:
-    """Load a BERT, GPT-2, T5 or LLaMA-family model from a folder in the format of `transformers`.
+    """Load a model of a family out of ``FAMILIES`` from a folder in the format of `transformers`.
 
     The folder holds ``config.json``, ``model.safetensors`` (or several files and
     ``model.safetensors.index.json``) and, if text is to be encoded, ``tokenizer.json``.

@@ -34,7 +34,17 @@ from tfbook.data import (
     rows,
     word_tokenizer,
 )
-from tfbook.models import TransformerConfig, build
+from tfbook.models import (
+    FFN,
+    Attention,
+    Classes,
+    Layer,
+    Norm,
+    Rotary,
+    Tokens,
+    TransformerConfig,
+    build,
+)
 from tfbook.training.checkpoints import last_checkpoint
 from tfbook.training.objectives import causal_loss, translation_loss
 
@@ -220,7 +230,7 @@ def _classifier(choices: Mapping[str, object]) -> Task:
         seed=choices["seed"],
     )
     config = _decoder(choices, tokenizer.get_vocab_size())
-    config = config.replace(kind="encoder", head="classes", n_classes=2)
+    config = config.replace(encoder=config.decoder, decoder=(), head=Classes(2))
     return Task(build(config), loader, loss, evaluate, tokenizer)
 
 
@@ -307,20 +317,19 @@ def _texts(path: str | None) -> tuple[str, str]:
 def _decoder(choices: Mapping[str, object], vocab_size: int) -> TransformerConfig:
     """Return the config of a small model as they are made today."""
     check_count("d_model", choices["d_model"], minimum=1)
+    d_ff = 8 * math.ceil(choices["d_model"] / 3)  # three matrices of it cost what two of 4 d do
+    layer = Layer(
+        Attention(choices["heads"], position=Rotary(), bias=False),
+        FFN(d_ff, "swiglu", bias=False),
+        norm=Norm("rms"),
+        dropout=choices["dropout"],
+    )
+    check_count("layers", choices["layers"], minimum=1)
     return TransformerConfig(
         vocab_size,
         choices["d_model"],
-        choices["layers"],
-        choices["heads"],
-        8
-        * math.ceil(choices["d_model"] / 3),  # 8/3 d: three matrices of it cost what two of 4 d do
-        norm="rms",
-        norm_place="pre",
-        ffn="swiglu",
-        position="rotary",
-        attention_bias=False,
-        ffn_bias=False,
-        dropout=choices["dropout"],
+        decoder=[layer] * choices["layers"],
+        embedding=Tokens(dropout=choices["dropout"]),
         init="gpt2",
     )
 

@@ -1,0 +1,181 @@
+"""What the description of a part of a model is: it builds the part's module and prices it.
+
+A description is a frozen dataclass, a few numbers and names. Those of this package stand in
+:mod:`tfbook.models.layers` and :mod:`tfbook.models.ends`; another one, such as a new mixer, needs
+nothing but to be written the same way.
+
+Explained in: chapters/05_architecture, section "What the sizes add up to".
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import nn
+
+from tfbook.models.account import Part
+from tfbook.positions import LinearScaling, Llama3Scaling, NTKScaling, YarnScaling
+
+__all__ = ["Run", "Site", "Spec"]
+
+SCALINGS = {x.__name__: x for x in (LinearScaling, NTKScaling, YarnScaling, Llama3Scaling)}
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a part is built.
+
+    Attributes:
+        d_model: size of a row.
+        vocab_size: different tokens; None for a model of images.
+        max_len: the longest sequence; None for no limit.
+        causal: whether the part must hide the future.
+        memory: whether it looks into a memory and not at its own rows.
+        shared: the parts that the layers of a stack share, by what describes them.
+
+    Explained in: chapters/05_architecture, section "What the sizes add up to".
+    """
+
+    d_model: int
+    vocab_size: int | None = None
+    max_len: int | None = None
+    causal: bool = False
+    memory: bool = False
+    shared: dict = field(default_factory=dict)
+
+    def once(self, key: object, make: Callable[[], object]) -> object:
+        """Return what the first layer of the stack made of this key."""
+        if key not in self.shared:
+            self.shared[key] = make()
+        return self.shared[key]
+
+    def of_memory(self) -> "Site":
+        """Return the place for a part that looks into a memory."""
+        return dataclasses.replace(self, causal=False, memory=True)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A forward pass in which a part is priced.
+
+    Attributes:
+        d_model: size of a row.
+        batch: sequences.
+        n: rows of each that are computed.
+        past: rows before them, of which a state is held.
+        m: rows of the memory that is looked into; None for none.
+        bytes_per_number: 4 for single precision.
+        vocab_size: different tokens; None for a model of images.
+        max_len: the longest sequence; None for no limit.
+
+    Explained in: chapters/05_architecture, section "What the sizes add up to".
+    """
+
+    d_model: int
+    batch: int
+    n: int
+    past: int = 0
+    m: int | None = None
+    bytes_per_number: int = 4
+    vocab_size: int | None = None
+    max_len: int | None = None
+
+    def part(self, name: str, shape: Sequence[int], parameters: int = 0, flops: int = 0) -> Part:
+        """Return a row of the account."""
+        return Part(name, tuple(shape), parameters, flops, math.prod(shape) * self.bytes_per_number)
+
+    def rows(self, name: str, parameters: int = 0, flops: int = 0) -> Part:
+        """Return a row of the account for a part that gives (batch, n, d_model)."""
+        return self.part(name, (self.batch, self.n, self.d_model), parameters, flops)
+
+    def linear(self, name: str, inputs: int, outputs: int, *, bias: bool = True) -> Part:
+        """Return that of a linear map of every row: 2 · rows · inputs · outputs FLOPs."""
+        shape, weights = (self.batch, self.n, outputs), inputs * outputs
+        return self.part(name, shape, weights + outputs * bias, 2 * self.batch * self.n * weights)
+
+
+class Spec:
+    """The description of a part; a frozen dataclass inherits from it.
+
+    What a description of a mixer or a feed-forward part has to say:
+
+    * ``build(site)`` makes the module, for the place that :class:`Site` describes;
+    * ``price(name, run)`` yields a :class:`Part` for each step of a forward pass;
+    * ``held(d_model, length)`` counts the numbers that its state holds of one sequence after
+      ``length`` rows: 0 when it has none;
+    * ``check(site)`` raises an error where it does not fit the place.
+
+    A class that inherits is known by its name, so that configs that hold it survive JSON.
+
+    Attributes:
+        word: stands before a choice's name where several parts have one of that name, as in
+            ``attention_dropout``.
+
+    Explained in: chapters/05_architecture, section "What the sizes add up to".
+    """
+
+    KNOWN: ClassVar[dict[str, type]] = {}
+    word: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        """Remember the class by its name."""
+        super().__init_subclass__()
+        Spec.KNOWN[cls.__name__] = cls
+
+    def build(self, site: Site) -> nn.Module:
+        """Make the module."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
+
+    def price(self, name: str, run: Run) -> Iterator[Part]:
+        """Yield what the part costs in one forward pass, in the order of the data."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it costs")
+
+    def held(self, d_model: int, length: int) -> int:
+        """Count the numbers in the state of one sequence after so many rows."""
+        return 0
+
+    def check(self, site: Site) -> None:
+        """Raise an error where the part does not fit its place."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the choices as plain numbers, names, lists and dictionaries."""
+        return {"part": type(self).__name__} | {
+            each.name: plain(getattr(self, each.name)) for each in dataclasses.fields(self)
+        }
+
+
+def plain(value: object) -> object:
+    """Write a choice as JSON can hold it; equal layers in a row are written once."""
+    if isinstance(value, Spec):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [plain(each) for each in value]
+    if dataclasses.is_dataclass(value):
+        if type(value).__name__ not in SCALINGS:
+            raise ValueError(
+                f"scaling must be one of {', '.join(SCALINGS)}, got {type(value).__name__}"
+            )
+        return {"part": type(value).__name__} | dataclasses.asdict(value)
+    return value
+
+
+def unplain(value: object) -> object:
+    """Undo :func:`plain`.
+
+    Raises:
+        ValueError: for a part that is not known, or a choice that it does not have.
+    """
+    if isinstance(value, list | tuple):
+        return tuple(unplain(each) for each in value)
+    if not isinstance(value, Mapping):
+        return value
+    choices, known = dict(value), Spec.KNOWN | SCALINGS
+    name = choices.pop("part", None)
+    if name not in known:
+        raise ValueError(f"part must be one of {', '.join(sorted(known))}, got {name!r}")
+    names = {each.name for each in dataclasses.fields(known[name])}
+    if unknown := sorted(set(choices) - names):
+        raise ValueError(f"a {name} has no choice {', '.join(unknown)}; it has {sorted(names)}")
+    return known[name](**{key: unplain(each) for key, each in choices.items()})

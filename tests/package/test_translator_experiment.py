@@ -58,7 +58,7 @@ def test_alignments_are_rows_of_distributions_of_the_right_sizes(shipped):
     assert read[-1] == wrote[-1] == "<eos>"
     assert "".join(read[:-1]) == PAIRS[1][0]
     for weights in layers:
-        assert weights.shape == (translator.CONFIG.n_heads, len(wrote), len(read))
+        assert weights.shape == (translator.CONFIG.choice("n_heads"), len(wrote), len(read))
         assert torch.allclose(weights.sum(-1), torch.ones(weights.shape[:2]), 0, 1e-5)
 
 

@@ -187,7 +187,9 @@ def _translation(choices: Mapping[str, object]) -> Task:
         collate=collate,
         seed=choices["seed"],
     )
-    config = _decoder(choices, tokenizer.get_vocab_size()).replace(kind="encoder-decoder")
+    config = _decoder(choices, tokenizer.get_vocab_size())
+    looking = [layer.with_cross() for layer in config.decoder]
+    config = config.replace(encoder=config.decoder, decoder=looking)
 
     def evaluate(model):
         return {"loss": _mean_loss(model, plain, held)}

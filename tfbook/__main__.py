@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from tfbook import pretrained
-from tfbook._checks import check_positive
+from tfbook._checks import check_number
 from tfbook.data import BOS, EOS
 from tfbook.generation import GREEDY, Sampling, generate
 from tfbook.models import (
@@ -209,7 +209,7 @@ def _train(chosen):
         choices = DEFAULTS[chosen.task] | asked
         if choices["warmup"] is None:
             choices["warmup"] = min(100, choices["steps"] // 10)
-    check_positive("lr", choices["lr"])
+    check_number("lr", choices["lr"], above=0)
     ready = make_task(chosen.task, choices)
     course = {"warmup": choices["warmup"]}
     if choices["schedule"] != "constant":

@@ -52,43 +52,45 @@ def check_bool(name: str, value: object) -> None:
         raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
 
 
-def check_positive(name: str, value: object) -> None:
-    """Raise unless ``value`` is a finite number above zero.
+def check_number(
+    name: str,
+    value: object,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    whole: bool = False,
+) -> None:
+    """Raise unless ``value`` is a finite number from ``low`` to ``high``, an integer if ``whole``.
+
+    ``above`` and ``below`` are bounds that are themselves left out.
 
     Raises:
-        TypeError: if it is not a Python number.
-        ValueError: if it is zero, negative, infinite or NaN.
+        TypeError: if it is not a Python number, or not an integer where one is wanted.
+        ValueError: if it is out of range, infinite or NaN.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} must be finite and above 0, got {value}")
+    kinds, wanted = ((int, torch.SymInt), "an integer") if whole else ((int, float), "a number")
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
+    fits = low <= value <= high and (whole or math.isfinite(value))
+    fits = fits and (above is None or value > above) and (below is None or value < below)
+    if not fits:
+        bounds = _bounds(low, high, above, below, finite=not whole)
+        raise ValueError(f"{name} must be {bounds}, got {value}")
 
 
-def check_rate(name: str, value: object) -> None:
-    """Raise unless ``value`` is a probability of dropping something: from 0 up to below 1.
-
-    Raises:
-        TypeError: if it is not a Python number.
-        ValueError: if it is negative, NaN, or 1 or more, where nothing would be left.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} must be from 0 up to below 1, got {value}")
-
-
-def check_count(name: str, value: object, *, minimum: int = 0) -> None:
-    """Raise unless ``value`` is an integer of at least ``minimum``.
-
-    Raises:
-        TypeError: if it is not an integer.
-        ValueError: if it is below the minimum.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
-        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
-    if value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {value}")
+def _bounds(
+    low: float, high: float, above: float | None, below: float | None, *, finite: bool
+) -> str:
+    """Return a range in words, such as "from 0 up to below 1"."""
+    open_above = high == math.inf and below is None
+    first = f"above {above}" if above is not None else f"at least {low}" * (low > -math.inf)
+    last = f"below {below}" if below is not None else f"at most {high}" * (high < math.inf)
+    if above is None and first and last:
+        return f"from {low} to {high}" if below is None else f"from {low} up to {last}"
+    words = [word for word in ("finite" * (finite and open_above), first, last) if word]
+    return " and ".join(words)
 
 
 def check_even(name: str, value: object) -> None:
@@ -98,7 +100,7 @@ def check_even(name: str, value: object) -> None:
         TypeError: if it is not an integer.
         ValueError: if it is odd or below 2.
     """
-    check_count(name, value, minimum=2)
+    check_number(name, value, 2, whole=True)
     if value % 2:
         raise ValueError(f"{name} must be even, its numbers are taken in pairs, got {value}")
 
@@ -175,12 +177,12 @@ def check_window(window: object, causal: bool) -> None:
     """
     if window is None:
         return
-    check_count("window", window, minimum=1)
+    check_number("window", window, 1, whole=True)
     if not causal:
         raise ValueError("window counts keys back from the query, so it needs causal=True")
 
 
-def check_names(name: str, value: object, known: Sequence[str]) -> frozenset[str]:
+def chosen_names(name: str, value: object, known: Sequence[str]) -> frozenset[str]:
     """Return the chosen ones of the known names: all for True, none for False.
 
     Raises:
@@ -194,10 +196,10 @@ def check_names(name: str, value: object, known: Sequence[str]) -> frozenset[str
     return frozenset(value)
 
 
-def check_heads(
+def head_sizes(
     d_model: object, n_heads: object, n_kv_heads: object, d_head: object, d_value: object
 ) -> tuple[int, int, int]:
-    """Check the sizes of multi-head attention and return n_kv_heads, d_head and d_value.
+    """Return n_kv_heads, d_head and d_value of multi-head attention, none of them open.
 
     None stands for the usual ones: n_heads, d_model / n_heads and d_head.
 
@@ -205,10 +207,10 @@ def check_heads(
         TypeError: if a size is not an integer.
         ValueError: if a size is below 1, or one does not divide another that it must.
     """
-    check_count("d_model", d_model, minimum=1)
-    check_count("n_heads", n_heads, minimum=1)
+    check_number("d_model", d_model, 1, whole=True)
+    check_number("n_heads", n_heads, 1, whole=True)
     n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-    check_count("n_kv_heads", n_kv_heads, minimum=1)
+    check_number("n_kv_heads", n_kv_heads, 1, whole=True)
     if n_heads % n_kv_heads:
         raise ValueError(f"n_kv_heads must divide n_heads, got {n_kv_heads} and {n_heads}")
     if d_head is None and d_model % n_heads:
@@ -218,8 +220,8 @@ def check_heads(
         )
     d_head = d_model // n_heads if d_head is None else d_head
     d_value = d_head if d_value is None else d_value
-    check_count("d_head", d_head, minimum=1)
-    check_count("d_value", d_value, minimum=1)
+    check_number("d_head", d_head, 1, whole=True)
+    check_number("d_value", d_value, 1, whole=True)
     return n_kv_heads, d_head, d_value
 
 
@@ -236,8 +238,8 @@ def check_head_mask(head_mask: object, n_heads: int) -> None:
     check_shape("head_mask", head_mask, (n_heads,), "(H,)")
 
 
-def check_memory(d_memory: object) -> tuple[int, int]:
-    """Check the size of a memory's rows, or the two for keys and values, and return both.
+def memory_sizes(d_memory: object) -> tuple[int, int]:
+    """Return the sizes of a memory's rows, for keys and for values.
 
     Raises:
         TypeError: if a size is not an integer.
@@ -247,7 +249,7 @@ def check_memory(d_memory: object) -> tuple[int, int]:
     if len(sizes) != 2:
         raise ValueError(f"d_memory must be a size or a pair of sizes, got {d_memory}")
     for size in sizes:
-        check_count("d_memory", size, minimum=1)
+        check_number("d_memory", size, 1, whole=True)
     return sizes
 
 
@@ -305,14 +307,28 @@ def broadcast_batch(**shapes: Sequence[int]) -> Shape:
     Raises:
         ValueError: if they do not broadcast.
     """
-    given = [tuple(shape) for shape in shapes.values()]
-    if given and all(shape == given[0] for shape in given):  # the usual case, and a fast one
-        return given[0]
-    try:
-        return tuple(torch.broadcast_shapes(*given))
-    except RuntimeError:
-        listing = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
-        raise ValueError(f"leading dimensions do not broadcast: {listing}") from None
+    longest = max(map(len, shapes.values()), default=0)
+    padded = [(1,) * (longest - len(shape)) + tuple(shape) for shape in shapes.values()]
+    batch = []
+    for sizes in zip(*padded, strict=True):
+        size = 1
+        for each in sizes:
+            if each != 1 and size not in (1, each):
+                listing = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+                raise ValueError(f"leading dimensions do not broadcast: {listing}")
+            size = size if each == 1 else each
+        batch.append(size)
+    return tuple(batch)
+
+
+def scores_shape(q: Tensor, k: Tensor, v: Tensor) -> Shape:
+    """Return the shape of the scores of q (..., n, d_q) and k (..., m, d_k): (..., n, m).
+
+    Raises:
+        ValueError: if the leading dimensions do not broadcast.
+    """
+    batch = broadcast_batch(q=q.shape[:-2], k=k.shape[:-2], v=v.shape[:-2])
+    return (*batch, q.shape[-2], k.shape[-2])
 
 
 def check_mask(
@@ -331,6 +347,19 @@ def check_mask(
             "into a boolean one with tfbook.attention.to_boolean, or pass numbers as bias="
         )
     _check_broadcasts("mask", mask, tuple(scores_shape), device)
+
+
+def check_token_mask(mask: object, shape: Sequence[int], letters: str = "(B, N)") -> None:
+    """Raise unless ``mask`` is boolean, True = token, and has the shape of the tokens.
+
+    Raises:
+        TypeError: if it is not a boolean tensor.
+        ValueError: if it has another shape.
+    """
+    check_tensor("mask", mask)
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean with True = token, got {mask.dtype}")
+    check_shape("mask", mask, shape, letters)
 
 
 def check_bias(
@@ -360,8 +389,8 @@ def check_attention(
     causal: object = False,
     scale: object = None,
     same_depth: bool = True,
-) -> Shape:
-    """Check every argument of an attention call and return the shape of its scores, (..., n, m).
+) -> None:
+    """Raise unless every argument of an attention call fits the others.
 
     Shapes: q (..., n, d_q), k (..., m, d_k), v (..., m, d_v); mask and bias broadcast to
     (..., n, m). With ``same_depth`` d_q and d_k must be equal, as a dot product needs.
@@ -383,16 +412,15 @@ def check_attention(
             "q and k must have the same last dimension for a dot product, got "
             f"q {tuple(q.shape)} and k {tuple(k.shape)}"
         )
-    batch = broadcast_batch(q=q.shape[:-2], k=k.shape[:-2], v=v.shape[:-2])
-    scores_shape = (*batch, q.shape[-2], k.shape[-2])
+    shape = scores_shape(q, k, v)
     if mask is not None:
-        check_mask(mask, scores_shape, device=q.device)
+        check_mask(mask, shape, device=q.device)
     if bias is not None:
-        check_bias(bias, scores_shape, device=q.device)
+        check_bias(bias, shape, device=q.device)
         check_same(q=q, bias=bias)
     check_bool("causal", causal)
     if scale is not None:
-        check_positive("scale", scale)
+        check_number("scale", scale, above=0)
     return scores_shape
 
 

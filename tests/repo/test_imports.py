@@ -24,10 +24,11 @@ ROOMS = {
     "costs": "caches heads latent",
     "positions": "frequencies protocols rotary added relative grids",
     "attention": "masks scores tiled registry exact lookup taps explicit states caches heads "
-    "head_surgery multihead latent",
+    "head_surgery together multihead latent",
     "recurrent": "cells networks gradients seq2seq",
-    "models": "layers blocks embeddings account config presets assembly architectures",
-    "pretrained": "files families conversion loading",
+    "models": "norms residual feed_forward states blocks embeddings heads initial account spec "
+    "placements layers ends changes config presets architectures",
+    "pretrained": "files decoders families conversion loading",
     "generation": "prompts sampling decoding tables scoring beam speculative",
     "training": "schedules objectives denoising optimizers muon sophia skipping processes "
     "history checkpoints resuming gradients monitoring loop recipes",
@@ -181,7 +182,7 @@ def test_each_fault_is_seen(room, module, code, wanted):
     ("room", "module", "code"),
     [
         ("models", "blocks", "from tfbook.attention import Cache"),
-        ("models", "blocks", "from tfbook._checks import check_count"),
+        ("models", "blocks", "from tfbook._checks import check_number"),
         ("attention", "scores", "from tfbook.attention.masks import causal_mask"),
         ("attention", "", "from tfbook.attention.multihead import MultiHeadAttention"),
         (None, None, "from tfbook.teaching.explorables import quiz\nfrom tfbook import models"),

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tfbook._checks import check_count, check_same, check_shape
+from tfbook._checks import check_number, check_same, check_shape
 from tfbook.attention.states import KVState, join_key_masks
 
 __all__ = [
@@ -231,7 +231,7 @@ class StaticCache:
 
     def __post_init__(self) -> None:
         """Check the length."""
-        check_count("max_len", self.max_len, minimum=1)
+        check_number("max_len", self.max_len, 1, whole=True)
 
     def empty(self, k: Float[Tensor, "B H 0 D"], v: Float[Tensor, "B H 0 E"]) -> StaticKVState:
         """Return a state with no keys yet, of the sizes, dtype and device of k and v."""
@@ -260,8 +260,8 @@ class SlidingCache:
 
     def __post_init__(self) -> None:
         """Check both numbers."""
-        check_count("window", self.window, minimum=1)
-        check_count("sinks", self.sinks)
+        check_number("window", self.window, 1, whole=True)
+        check_number("sinks", self.sinks, 0, whole=True)
 
     def empty(self, k: Float[Tensor, "B H 0 D"], v: Float[Tensor, "B H 0 E"]) -> SlidingKVState:
         """Return a state with no keys yet, of the sizes, dtype and device of k and v."""
@@ -287,7 +287,7 @@ def make_empty(
 
     Explained in: chapters/12_generation, section "Caches that do not grow".
     """
-    check_count("batch", batch, minimum=1)
+    check_number("batch", batch, 1, whole=True)
     cache = DynamicCache() if cache is None else cache
     if isinstance(cache, type) or not isinstance(cache, Cache):
         name = cache.__name__ if isinstance(cache, type) else type(cache).__name__

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from tfbook._checks import check_attention, check_count, check_float, check_shape
+from tfbook._checks import check_attention, check_float, check_number, check_shape, scores_shape
 from tfbook.attention.masks import causal_mask, combine_masks
 from tfbook.attention.registry import register
 from tfbook.attention.scores import (
@@ -206,7 +206,8 @@ def attend_sdpa(
     each = k, v
     if isinstance(k, Tensor) and k.ndim > 2 and k.shape[-3] == 1:
         each = _for_each(q, k), _for_each(q, v)
-    *batch, n, m = check_attention(q, *each, mask=mask, bias=bias, causal=causal, scale=scale)
+    check_attention(q, *each, mask=mask, bias=bias, causal=causal, scale=scale)
+    *batch, n, m = scores_shape(q, *each)
     if n == 1:  # the last one, which sees every key
         causal = False
     triangle = causal and mask is None and bias is None
@@ -312,7 +313,7 @@ def attend_topk(
 
 def _topk_scores(q, k, *, top, **options):
     """Return the scores of which only the best ``top`` of each row are left, (..., n, m)."""
-    check_count("top", top, minimum=1)
+    check_number("top", top, 1, whole=True)
     scores = masked_scores(q, k, **options)  # (..., n, m)
     best = scores.topk(min(top, scores.shape[-1]), dim=-1).indices  # (..., n, top)
     kept = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, best, True)  # (..., n, m)

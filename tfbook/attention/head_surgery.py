@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tfbook._checks import check_count
+from tfbook._checks import check_number
 
 __all__ = [
     "SomeHeads",
@@ -76,7 +76,7 @@ def kept_groups(keep: Sequence[int], n_heads: int, n_kv_heads: int) -> list[int]
     Explained in: chapters/03_multi_head, section "Pruning heads".
     """
     for head in keep:
-        check_count("keep", head)
+        check_number("keep", head, 0, whole=True)
     ascending = all(a < b for a, b in zip(keep, keep[1:], strict=False))
     if not keep or keep[-1] >= n_heads or not ascending:
         raise ValueError(

@@ -10,7 +10,7 @@ Explained in: chapters/03_multi_head, section "Split, attend, concatenate, proje
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from tfbook._checks import check_count, check_float
+from tfbook._checks import check_float, check_number
 
 __all__ = ["group_heads", "merge_heads", "split_heads"]
 
@@ -41,7 +41,7 @@ def split_heads(x: Float[Tensor, "*B N HD"], n_heads: int) -> Float[Tensor, "*B 
     Explained in: chapters/03_multi_head, section "Split, attend, concatenate, project".
     """
     check_float("x", x, min_dims=2)
-    check_count("n_heads", n_heads, minimum=1)
+    check_number("n_heads", n_heads, 1, whole=True)
     if x.shape[-1] % n_heads:
         raise ValueError(
             f"n_heads must divide the last dimension of x, got {n_heads} and x {tuple(x.shape)}"

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from tfbook._checks import check_bool, check_count, check_heads, check_rows, check_shape
+from tfbook._checks import check_bool, check_number, check_rows, check_shape, head_sizes
 from tfbook.attention.exact import attend_sdpa
 from tfbook.attention.explicit import attend_explicit
 from tfbook.attention.heads import merge_heads, split_heads
@@ -134,9 +134,9 @@ class LatentAttention(nn.Module):
     ):
         """Make the projections, none of which has a bias, Xavier uniform."""
         super().__init__()
-        _, d_head, d_value = check_heads(d_model, n_heads, None, d_head, d_value)
-        check_count("d_latent", d_latent, minimum=1)
-        check_count("d_rope", d_rope)
+        _, d_head, d_value = head_sizes(d_model, n_heads, None, d_head, d_value)
+        check_number("d_latent", d_latent, 1, whole=True)
+        check_number("d_rope", d_rope, 0, whole=True)
         check_bool("causal", causal)
         if absorbed is not None:
             check_bool("absorbed", absorbed)
@@ -153,7 +153,7 @@ class LatentAttention(nn.Module):
         norm = norm or (lambda size: nn.Identity())
         d_query, self.q_down = d_model, nn.Identity()
         if d_query_latent is not None:
-            check_count("d_query_latent", d_query_latent, minimum=1)
+            check_number("d_query_latent", d_query_latent, 1, whole=True)
             d_query = d_query_latent
             self.q_down = nn.Sequential(_linear(d_model, d_query), norm(d_query))
         self.q_proj = _linear(d_query, n_heads * (d_head + d_rope))

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tfbook._checks import check_attention, check_positive
+from tfbook._checks import check_attention, check_number
 from tfbook.attention.exact import Output, attend
 from tfbook.attention.scores import dot_scores
 
@@ -46,7 +46,7 @@ def soft_lookup(
 
     Explained in: chapters/02_attention, section "Lookup made soft".
     """
-    check_positive("temperature", temperature)
+    check_number("temperature", temperature, above=0)
     return attend(query, keys, values, scale=1 / temperature, return_weights=return_weights)
 
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tfbook._checks import broadcast_batch, check_count, check_float, check_tensor
+from tfbook._checks import broadcast_batch, check_float, check_number, check_tensor
 
 
 def causal_mask(
@@ -45,8 +45,8 @@ def causal_mask(
     Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
     """
     m = n if m is None else m
-    check_count("n", n)
-    check_count("m", m)
+    check_number("n", n, 0, whole=True)
+    check_number("m", m, 0, whole=True)
     query = torch.arange(n, device=device)[:, None]  # (n, 1)
     key = torch.arange(m, device=device)  # (m,)
     return key <= query + (m - n)  # (n, m)
@@ -80,7 +80,7 @@ def band_mask(
     Source: [beltagy2020longformer]
     Explained in: chapters/12_generation, section "Caches that do not grow".
     """
-    check_count("window", window, minimum=1)
+    check_number("window", window, 1, whole=True)
     m = n if m is None else m
     near = causal_mask(n, m, device=device)  # (n, m)
     far = torch.arange(m, device=device) <= torch.arange(n, device=device)[:, None] + (
@@ -125,7 +125,7 @@ def padding_mask(
         raise ValueError(f"lengths must not be negative, got {int(lengths.min())}")
     longest = int(lengths.max()) if lengths.numel() else 0
     max_len = longest if max_len is None else max_len
-    check_count("max_len", max_len)
+    check_number("max_len", max_len, 0, whole=True)
     if longest > max_len:
         raise ValueError(f"lengths go up to {longest}, which is above max_len = {max_len}")
     position = torch.arange(max_len, device=lengths.device)  # (M,)
@@ -173,8 +173,8 @@ def block_mask(
 
     Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
     """
-    check_count("n", n)
-    check_count("block", block, minimum=1)
+    check_number("n", n, 0, whole=True)
+    check_number("block", block, 1, whole=True)
     return document_mask(torch.arange(n, device=device) // block)  # (n, n)
 
 

@@ -22,14 +22,13 @@ from torch import Tensor, nn
 from tfbook._checks import (
     check_bool,
     check_head_mask,
-    check_heads,
-    check_memory,
-    check_names,
-    check_positive,
-    check_rate,
+    check_number,
     check_rows,
     check_shape,
     check_window,
+    chosen_names,
+    head_sizes,
+    memory_sizes,
 )
 from tfbook.attention.caches import Cache, make_empty
 from tfbook.attention.exact import attend_sdpa
@@ -142,8 +141,8 @@ class MultiHeadAttention(nn.Module):
     ):
         """Make the projections, Xavier uniform with biases at 0."""
         super().__init__()
-        n_kv_heads, d_head, d_value = check_heads(d_model, n_heads, n_kv_heads, d_head, d_value)
-        rows = (d_model, d_model) if d_memory is None else check_memory(d_memory)
+        n_kv_heads, d_head, d_value = head_sizes(d_model, n_heads, n_kv_heads, d_head, d_value)
+        rows = (d_model, d_model) if d_memory is None else memory_sizes(d_memory)
         if d_memory is not None and (causal or position is not None):
             raise ValueError(
                 "cross-attention (d_memory is set) takes neither causal nor position: the queries "
@@ -152,8 +151,8 @@ class MultiHeadAttention(nn.Module):
         check_bool("causal", causal)
         check_bool("qk_norm_whole", qk_norm_whole)
         if scale is not None:
-            check_positive("scale", scale)
-        check_rate("dropout", dropout)
+            check_number("scale", scale, above=0)
+        check_number("dropout", dropout, 0, below=1)
         _check_attend(attend)
         check_window(window, causal)
         if not (qk_norm is None or callable(qk_norm)):
@@ -168,7 +167,7 @@ class MultiHeadAttention(nn.Module):
         self.d_head, self.d_value, self.d_memory = d_head, d_value, d_memory
         self.causal, self.attend, self.position, self.scale = causal, attend, position, scale
         self.dropout, self.window, self.qk_norm = dropout, window, qk_norm
-        self.bias = check_names("bias", bias, PROJECTIONS)
+        self.bias = chosen_names("bias", bias, PROJECTIONS)
         self.q_proj = nn.Linear(d_model, n_heads * d_head, bias="q" in self.bias)
         self.k_proj = nn.Linear(rows[0], n_kv_heads * d_head, bias="k" in self.bias)
         self.v_proj = nn.Linear(rows[1], n_kv_heads * d_value, bias="v" in self.bias)

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from tfbook._checks import check_count, check_mask
+from tfbook._checks import check_mask, check_number
 
 __all__ = ["KVState", "join_key_masks", "read_mask", "with_head_axis"]
 
@@ -73,7 +73,7 @@ class KVState:
             TypeError: if the length is not an integer.
             ValueError: if it is negative, above ``seen``, or before the first key held.
         """
-        check_count("length", length)
+        check_number("length", length, 0, whole=True)
         left = self.length - (self.seen - length)
         if length > self.seen or left < 0:
             raise ValueError(

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tfbook._checks import check_attention, check_count
+from tfbook._checks import check_attention, check_number, scores_shape
 
 
 def attend_rows(
@@ -67,8 +67,9 @@ def attend_rows(
     Explained in: chapters/02_attention, section "The same function, computed four ways".
     """
     _refuse_weights("attend_rows", return_weights)
-    shape = check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
-    check_count("rows", rows, minimum=1)
+    check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
+    shape = scores_shape(q, k, v)
+    check_number("rows", rows, 1, whole=True)
     output, lse = _attend(q, k, v, mask, bias, shape, _How(causal, scale, rows, None))
     return (output, lse) if return_lse else output
 
@@ -119,9 +120,10 @@ def attend_online(
     Explained in: chapters/02_attention, section "The same function, computed four ways".
     """
     _refuse_weights("attend_online", return_weights)
-    shape = check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
-    check_count("rows", rows, minimum=1)
-    check_count("cols", cols, minimum=1)
+    check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
+    shape = scores_shape(q, k, v)
+    check_number("rows", rows, 1, whole=True)
+    check_number("cols", cols, 1, whole=True)
     output, lse = _attend(q, k, v, mask, bias, shape, _How(causal, scale, rows, cols))
     return (output, lse) if return_lse else output
 

@@ -4,7 +4,7 @@ Explained in: chapters/03_multi_head, section "What heads cost".
 """
 
 
-from tfbook._checks import check_count
+from tfbook._checks import check_number
 
 __all__ = [
     "kv_cache_bytes",
@@ -47,8 +47,8 @@ def kv_cache_bytes(
     Explained in: chapters/03_multi_head, section "Fewer keys and values".
     """
     d_value = d_head if d_value is None else d_value
-    check_count("length", length)
-    check_count("batch", batch)
+    check_number("length", length, 0, whole=True)
+    check_number("batch", batch, 0, whole=True)
     check_sizes(
         n_layers=n_layers,
         n_kv_heads=n_kv_heads,
@@ -91,11 +91,11 @@ def latent_cache_bytes(
     Explained in: chapters/03_multi_head, section "Latent attention".
     """
     for name, value in (("d_rope", d_rope), ("length", length), ("batch", batch)):
-        check_count(name, value)
+        check_number(name, value, 0, whole=True)
     check_sizes(n_layers=n_layers, d_latent=d_latent, bytes_per_number=bytes_per_number)
     return n_layers * (d_latent + d_rope) * length * batch * bytes_per_number
 
 
 def check_sizes(**sizes: object) -> None:
     for name, value in sizes.items():
-        check_count(name, value, minimum=1)
+        check_number(name, value, 1, whole=True)

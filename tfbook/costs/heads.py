@@ -5,7 +5,7 @@ Explained in: chapters/03_multi_head, section "What heads cost".
 
 from collections.abc import Collection
 
-from tfbook._checks import check_bool, check_count, check_heads, check_memory, check_names
+from tfbook._checks import check_bool, check_number, chosen_names, head_sizes, memory_sizes
 
 __all__ = [
     "attention_flops",
@@ -44,7 +44,7 @@ def attention_parameters(
     Explained in: chapters/03_multi_head, section "What heads cost".
     """
     shapes = _projections(d_model, n_heads, n_kv_heads, d_head, d_value, d_memory)
-    biased = check_names("bias", bias, PROJECTIONS)
+    biased = chosen_names("bias", bias, PROJECTIONS)
     return sum(rows * columns + rows * (name in biased) for name, (columns, rows) in shapes.items())
 
 
@@ -117,8 +117,8 @@ def attention_flops_parts(
 
 def _projections(d_model, n_heads, n_kv_heads, d_head, d_value, d_memory):
     """Return inputs and outputs of each projection."""
-    n_kv_heads, d_head, d_value = check_heads(d_model, n_heads, n_kv_heads, d_head, d_value)
-    d_keys, d_values = check_memory(d_model if d_memory is None else d_memory)
+    n_kv_heads, d_head, d_value = head_sizes(d_model, n_heads, n_kv_heads, d_head, d_value)
+    d_keys, d_values = memory_sizes(d_model if d_memory is None else d_memory)
     return {
         "q": (d_model, n_heads * d_head),
         "k": (d_keys, n_kv_heads * d_head),
@@ -130,7 +130,7 @@ def _projections(d_model, n_heads, n_kv_heads, d_head, d_value, d_memory):
 def check_lengths(n, m, batch, *, at_least_n):
     m = n if m is None else m
     for name, value in (("n", n), ("m", m), ("batch", batch)):
-        check_count(name, value)
+        check_number(name, value, 0, whole=True)
     if at_least_n and m < n:
         raise ValueError(f"m counts all keys, the n new ones included, got m = {m} and n = {n}")
     return m

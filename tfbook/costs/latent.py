@@ -4,7 +4,7 @@ Explained in: chapters/03_multi_head, section "What heads cost".
 """
 
 
-from tfbook._checks import check_bool, check_count, check_heads
+from tfbook._checks import check_bool, check_number, head_sizes
 from tfbook.costs.caches import check_sizes
 from tfbook.costs.heads import check_lengths
 
@@ -111,9 +111,9 @@ def latent_flops_parts(
 
 def _latent(d_model, n_heads, d_latent, d_rope, d_head, d_value, d_query_latent):
     """Return inputs and outputs of each projection of latent attention."""
-    _, d_head, d_value = check_heads(d_model, n_heads, None, d_head, d_value)
+    _, d_head, d_value = head_sizes(d_model, n_heads, None, d_head, d_value)
     check_sizes(d_latent=d_latent)
-    check_count("d_rope", d_rope)
+    check_number("d_rope", d_rope, 0, whole=True)
     queries = n_heads * (d_head + d_rope)
     if d_query_latent is None:
         shapes = {"q": (d_model, queries)}

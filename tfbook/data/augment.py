@@ -15,14 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from tfbook._checks import (
-    check_count,
-    check_float,
-    check_ids,
-    check_positive,
-    check_rate,
-    check_tensor,
-)
+from tfbook._checks import check_float, check_ids, check_number, check_tensor
 
 __all__ = [
     "add_noise",
@@ -76,8 +69,8 @@ def drop_words(
     Explained in: chapters/11_training, section "More data from the same data".
     """
     check_ids("ids", ids)
-    check_rate("rate", rate)
-    check_count("replacement", replacement)
+    check_number("rate", rate, 0, below=1)
+    check_number("replacement", replacement, 0, whole=True)
     gone = (_uniform(ids.shape, ids, generator) < rate) & ~_among(ids, keep)  # (B, N)
     return ids.masked_fill(gone, replacement)
 
@@ -113,7 +106,7 @@ def swap_words(
     Explained in: chapters/11_training, section "More data from the same data".
     """
     check_ids("ids", ids)
-    check_rate("rate", rate)
+    check_number("rate", rate, 0, below=1)
     swapped = ids.clone()  # (B, N)
     free = ~_among(ids, keep)
     for row, mobile in zip(swapped, free, strict=True):
@@ -158,9 +151,9 @@ def mask_spans(
     Explained in: chapters/11_training, section "More data from the same data".
     """
     check_ids("ids", ids)
-    check_rate("rate", rate)
-    check_count("replacement", replacement)
-    check_positive("mean_length", mean_length)
+    check_number("rate", rate, 0, below=1)
+    check_number("replacement", replacement, 0, whole=True)
+    check_number("mean_length", mean_length, above=0)
     if mean_length < 1:
         raise ValueError(f"mean_length must be at least 1, got {mean_length}")
     free = ~_among(ids, keep).cpu()  # (B, N)
@@ -205,7 +198,7 @@ def flip(
     """
     check_tensor("images", images, min_dims=3)
     if rate != 1 or isinstance(rate, bool):
-        check_rate("rate", rate)
+        check_number("rate", rate, 0, below=1)
     turned = _uniform(images.shape[:1], images, generator) < rate  # (B,)
     return torch.where(_spread(turned, images), images.flip(-1), images)
 
@@ -233,7 +226,7 @@ def crop(
     Explained in: chapters/11_training, section "More data from the same data".
     """
     check_tensor("images", images, min_dims=3)
-    check_count("padding", padding)
+    check_number("padding", padding, 0, whole=True)
     height, width = images.shape[-2:]
     wide = torch.nn.functional.pad(images, (padding,) * 4)  # (B, ..., H + 2p, W + 2p)
     begins = torch.randint(2 * padding + 1, (len(images), 2), generator=generator).tolist()
@@ -265,7 +258,7 @@ def cutout(
     Explained in: chapters/11_training, section "More data from the same data".
     """
     check_tensor("images", images, min_dims=3)
-    check_count("size", size)
+    check_number("size", size, 0, whole=True)
     inside = []
     for n in images.shape[-2:]:
         start = torch.randint(n, (len(images), 1), generator=generator) - size // 2  # (B, 1)
@@ -306,7 +299,7 @@ def mixup(
     """
     check_float("x", x, min_dims=1)
     check_float("targets", targets, min_dims=1)
-    check_positive("alpha", alpha)
+    check_number("alpha", alpha, above=0)
     if len(x) != len(targets):
         raise ValueError(f"x and targets must be as many, got {len(x)} and {len(targets)}")
     # PyTorch draws from a beta distribution with the global generator only; NumPy with any.
@@ -346,10 +339,7 @@ def add_noise(
     Explained in: chapters/11_training, section "More data from the same data".
     """
     check_float("waves", waves, min_dims=2)
-    if isinstance(snr_db, bool) or not isinstance(snr_db, int | float):
-        raise TypeError(f"snr_db must be a number, got {type(snr_db).__name__}")
-    if not abs(snr_db) < float("inf"):
-        raise ValueError(f"snr_db must be finite, got {snr_db}")
+    check_number("snr_db", snr_db)
     noise = torch.randn(waves.shape, generator=generator, dtype=torch.float64)
     loudness, hiss = (
         values.double().flatten(1).square().mean(-1).sqrt().cpu() for values in (waves, noise)
@@ -378,7 +368,7 @@ def shift(
     Explained in: chapters/11_training, section "More data from the same data".
     """
     check_tensor("waves", waves, min_dims=2)
-    check_count("most", most)
+    check_number("most", most, 0, whole=True)
     length = waves.shape[-1]
     wide = torch.nn.functional.pad(waves, (most, most))  # (B, ..., T + 2 most)
     begins = torch.randint(2 * most + 1, (len(waves),), generator=generator).tolist()
@@ -417,12 +407,12 @@ def mask_spectrogram(
     Explained in: chapters/11_training, section "More data from the same data".
     """
     check_float("spectra", spectra, min_dims=3)
-    check_count("bands", bands)
+    check_number("bands", bands, 0, whole=True)
     hidden = torch.zeros(len(spectra), *spectra.shape[-2:], dtype=torch.bool)  # (B, F, T)
     for name, widest, n in zip(
         ("frequencies", "times"), (frequencies, times), spectra.shape[-2:], strict=True
     ):
-        check_count(name, widest)
+        check_number(name, widest, 0, whole=True)
         if widest > n:
             raise ValueError(f"{name} must be at most {n}, got {widest}")
         for _ in range(bands):

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tfbook._checks import check_bool, check_count
+from tfbook._checks import check_bool, check_number
 
 __all__ = [
     "Packed",
@@ -58,8 +58,8 @@ def shuffled(
 
     Explained in: chapters/11_training, section "Batches without waste".
     """
-    check_count("n_examples", n_examples)
-    check_count("batch_size", batch_size, minimum=1)
+    check_number("n_examples", n_examples, 0, whole=True)
+    check_number("batch_size", batch_size, 1, whole=True)
     check_bool("drop_last", drop_last)
     order = torch.randperm(n_examples, generator=generator).tolist()
     plan = _cut(order, batch_size)
@@ -101,8 +101,8 @@ def bucketed(
     Explained in: chapters/11_training, section "Batches without waste".
     """
     lengths = _lengths(lengths)
-    check_count("batch_size", batch_size, minimum=1)
-    check_count("pool", pool, minimum=1)
+    check_number("batch_size", batch_size, 1, whole=True)
+    check_number("pool", pool, 1, whole=True)
     order = torch.randperm(len(lengths), generator=generator).tolist()
     plan = []
     for pooled in _cut(order, pool * batch_size):
@@ -144,8 +144,8 @@ def token_budget(
     Explained in: chapters/11_training, section "Batches without waste".
     """
     lengths = _lengths(lengths)
-    check_count("max_tokens", max_tokens, minimum=1)
-    check_count("pool", pool, minimum=1)
+    check_number("max_tokens", max_tokens, 1, whole=True)
+    check_number("pool", pool, 1, whole=True)
     if lengths and max(lengths) > max_tokens:
         raise ValueError(f"lengths must be at most max_tokens = {max_tokens}, got {max(lengths)}")
     order = torch.randperm(len(lengths), generator=generator).tolist()
@@ -188,7 +188,7 @@ def padding_waste(lengths: Lengths, plan: Sequence[Sequence[int]]) -> float:
     tokens = positions = 0
     for batch in plan:
         for i in batch:
-            check_count("an index in plan", i)
+            check_number("an index in plan", i, 0, whole=True)
             if i >= len(lengths):
                 raise ValueError(f"plan must hold indices below {len(lengths)}, got {i}")
         sizes = [lengths[i] for i in batch]
@@ -242,13 +242,13 @@ def pack(sequences: Sequence[Sequence[int]], length: int, *, pad_id: int = 0) ->
     Source: [krell2021efficient]
     Explained in: chapters/11_training, section "Batches without waste".
     """
-    check_count("length", length, minimum=1)
-    check_count("pad_id", pad_id)
+    check_number("length", length, 1, whole=True)
+    check_number("pad_id", pad_id, 0, whole=True)
     for i, sequence in enumerate(sequences):
         if len(sequence) > length:
             raise ValueError(f"sequences[{i}] must have at most {length} ids, got {len(sequence)}")
         for token in sequence:
-            check_count(f"an id of sequences[{i}]", token)
+            check_number(f"an id of sequences[{i}]", token, 0, whole=True)
     rows: list[list[Sequence[int]]] = []
     with_room: list[list[int]] = [[] for _ in range(length + 1)]  # rows by the room they have left
     for sequence in sorted(filter(len, sequences), key=len, reverse=True):
@@ -296,12 +296,9 @@ def competence(step: int, steps: int, *, start: float = 0.1) -> float:
     Source: [platanios2019competence]
     Explained in: chapters/11_training, section "Does the order matter?".
     """
-    check_count("step", step)
-    check_count("steps", steps, minimum=1)
-    if isinstance(start, bool) or not isinstance(start, int | float):
-        raise TypeError(f"start must be a number, got {type(start).__name__}")
-    if not 0 < start <= 1:
-        raise ValueError(f"start must be above 0 and at most 1, got {start}")
+    check_number("step", step, 0, whole=True)
+    check_number("steps", steps, 1, whole=True)
+    check_number("start", start, high=1, above=0)
     return min(1.0, (step * (1 - start**2) / steps + start**2) ** 0.5)
 
 
@@ -326,10 +323,7 @@ def easiest(difficulty: Sequence[float], share: float) -> list[int]:
     Source: [platanios2019competence]
     Explained in: chapters/11_training, section "Does the order matter?".
     """
-    if isinstance(share, bool) or not isinstance(share, int | float):
-        raise TypeError(f"share must be a number, got {type(share).__name__}")
-    if not 0 < share <= 1:
-        raise ValueError(f"share must be above 0 and at most 1, got {share}")
+    check_number("share", share, high=1, above=0)
     if not len(difficulty):
         raise ValueError("difficulty must be given for at least one example, got none")
     count = -int(-share * len(difficulty) // 1)
@@ -359,10 +353,10 @@ def warm_length(step: int, steps: int, *, first: int, last: int, multiple: int =
     Source: [li2022stability]
     Explained in: chapters/11_training, section "Does the order matter?".
     """
-    check_count("step", step)
+    check_number("step", step, 0, whole=True)
     for name, value in (("steps", steps), ("first", first), ("multiple", multiple)):
-        check_count(name, value, minimum=1)
-    check_count("last", last, minimum=first)
+        check_number(name, value, 1, whole=True)
+    check_number("last", last, first, whole=True)
     if step >= steps:
         return last
     length = first + (last - first) * step // steps
@@ -376,5 +370,5 @@ def _cut(indices: list[int], size: int) -> list[list[int]]:
 def _lengths(lengths: Lengths) -> list[int]:
     lengths = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
     for length in lengths:
-        check_count("a length", length)
+        check_number("a length", length, 0, whole=True)
     return lengths

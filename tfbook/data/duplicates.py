@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from tfbook._checks import check_count
+from tfbook._checks import check_number
 
 __all__ = ["bands_for", "jaccard", "minhash", "near_duplicates", "shingles", "without_duplicates"]
 
@@ -40,7 +40,7 @@ def shingles(text: str, k: int = SHINGLE) -> frozenset[str]:
     """
     if not isinstance(text, str):
         raise TypeError(f"text must be a string, got {type(text).__name__}")
-    check_count("k", k, minimum=1)
+    check_number("k", k, 1, whole=True)
     words = text.lower().split()
     runs = range(max(len(words) - k + 1, 1) if words else 0)
     return frozenset(" ".join(words[i : i + k]) for i in runs)
@@ -95,8 +95,8 @@ def minhash(items: Iterable[str], n_hashes: int = 128, *, seed: int = 0) -> np.n
     Source: [broder1997resemblance]
     Explained in: chapters/11_training, section "More data from the same data".
     """
-    check_count("n_hashes", n_hashes, minimum=1)
-    check_count("seed", seed)
+    check_number("n_hashes", n_hashes, 1, whole=True)
+    check_number("seed", seed, 0, whole=True)
     digests = [_digest(item) for item in items]
     signature = np.full(n_hashes, PRIME, dtype=np.uint64)
     if not digests:
@@ -130,7 +130,7 @@ def bands_for(threshold: float, n_hashes: int) -> int:
     Explained in: chapters/11_training, section "More data from the same data".
     """
     _check_threshold(threshold)
-    check_count("n_hashes", n_hashes, minimum=1)
+    check_number("n_hashes", n_hashes, 1, whole=True)
     for b in range(1, n_hashes + 1):
         if n_hashes % b == 0 and 1 - (1 - threshold ** (n_hashes // b)) ** b >= 0.99:
             return b
@@ -231,7 +231,4 @@ def _digest(item: str) -> int:
 
 
 def _check_threshold(threshold: object) -> None:
-    if isinstance(threshold, bool) or not isinstance(threshold, int | float):
-        raise TypeError(f"threshold must be a number, got {type(threshold).__name__}")
-    if not 0 < threshold <= 1:
-        raise ValueError(f"threshold must be above 0 and at most 1, got {threshold}")
+    check_number("threshold", threshold, high=1, above=0)

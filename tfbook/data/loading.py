@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tfbook._checks import check_count, check_tensor
+from tfbook._checks import check_number, check_tensor
 
 __all__ = ["Loader", "Windows", "rows", "seeded"]
 
@@ -36,8 +36,8 @@ def seeded(seed: int, number: int) -> torch.Generator:
 
     Explained in: chapters/11_training, section "Batches without waste".
     """
-    check_count("seed", seed)
-    check_count("number", number)
+    check_number("seed", seed, 0, whole=True)
+    check_number("number", number, 0, whole=True)
     (mixed,) = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(mixed >> np.uint64(1)))
 
@@ -72,8 +72,8 @@ class Windows:
     def __init__(self, ids: Int[Tensor, " T"], length: int, *, batch_size: int, seed: int = 0):
         """Check the numbers; see the class."""
         _check_text(ids, length)
-        check_count("batch_size", batch_size, minimum=1)
-        check_count("seed", seed)
+        check_number("batch_size", batch_size, 1, whole=True)
+        check_number("seed", seed, 0, whole=True)
         self.ids, self.length, self.batch_size, self.seed = ids, length, batch_size, seed
 
     def __call__(self, number: int) -> Int[Tensor, "B N1"]:
@@ -153,7 +153,7 @@ class Loader:
         for name, function in (("plan", plan), ("collate", collate)):
             if not callable(function):
                 raise TypeError(f"{name} must be a function, got {type(function).__name__}")
-        check_count("seed", seed)
+        check_number("seed", seed, 0, whole=True)
         if not len(examples):
             raise ValueError("examples must hold at least one, got none")
         self.examples, self.plan, self.collate, self.seed = examples, plan, collate, seed
@@ -201,8 +201,8 @@ class Loader:
                 raise ValueError(
                     f"state must be of a loader with {name} {here[name]}, got {state[name]!r}"
                 )
-        check_count("epoch", state["epoch"])
-        check_count("next", state["next"])
+        check_number("epoch", state["epoch"], 0, whole=True)
+        check_number("next", state["next"], 0, whole=True)
         n_batches = len(self.batches(state["epoch"]))
         if state["next"] >= n_batches:
             raise ValueError(f"next must be below the {n_batches} batches, got {state['next']}")
@@ -213,7 +213,7 @@ def _check_text(ids: object, length: object) -> None:
     check_tensor("ids", ids)
     if ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
         raise TypeError(f"ids must be integers, got {ids.dtype}")
-    check_count("length", length, minimum=1)
+    check_number("length", length, 1, whole=True)
     if ids.ndim != 1 or len(ids) <= length:
         raise ValueError(
             f"ids must be one row of at least length + 1 = {length + 1} tokens, "

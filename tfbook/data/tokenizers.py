@@ -17,7 +17,7 @@ from jaxtyping import Int
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
-from tfbook._checks import check_bool, check_count
+from tfbook._checks import check_bool, check_number
 
 __all__ = [
     "BOS",
@@ -83,7 +83,7 @@ def word_tokenizer(texts: Iterable[str], *, vocab_size: int, lowercase: bool = T
 
     Explained in: chapters/01_motivation, section "Trained on real sentences".
     """
-    check_count("vocab_size", vocab_size, minimum=len(SPECIALS) + 1)
+    check_number("vocab_size", vocab_size, len(SPECIALS) + 1, whole=True)
     check_bool("lowercase", lowercase)
     if isinstance(texts, str):
         raise TypeError("texts must be a list of strings, got one string; write [text]")
@@ -183,7 +183,7 @@ class BytePairs:
             TypeError: if texts is one string or holds something else, or vocab_size is no integer.
             ValueError: if vocab_size is below 256, or a text is no valid Unicode.
         """
-        check_count("vocab_size", vocab_size, minimum=len(BYTES))
+        check_number("vocab_size", vocab_size, len(BYTES), whole=True)
         pieces = Counter(piece for text in _strings(texts) for piece in _pieces(text))
         words = {piece: [PLACE[byte] for byte in piece] for piece in pieces}
         merges, tokens = [], [bytes([byte]) for byte in BYTES]
@@ -229,7 +229,7 @@ class BytePairs:
         """
         found = []
         for token in ids:
-            check_count("an id", token)
+            check_number("an id", token, 0, whole=True)
             if token >= len(self.tokens):
                 raise ValueError(f"ids must be below {len(self.tokens)}, got {token}")
             found.append(self.tokens[token])
@@ -272,7 +272,7 @@ def byte_pair_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     Source: [sennrich2016neural], [radford2019language]
     Explained in: chapters/13_language, section "Cutting text into tokens".
     """
-    check_count("vocab_size", vocab_size, minimum=len(SPECIALS) + len(BYTES))
+    check_number("vocab_size", vocab_size, len(SPECIALS) + len(BYTES), whole=True)
     texts = list(_strings(texts))
     for text in texts:
         _utf8(text)
@@ -358,7 +358,7 @@ def pad_batch(
 
     Explained in: chapters/01_motivation, section "Trained on real sentences".
     """
-    check_count("pad_id", pad_id)
+    check_number("pad_id", pad_id, 0, whole=True)
     for i, sequence in enumerate(sequences):
         if not isinstance(sequence, list | tuple):
             raise TypeError(f"sequences[{i}] must be a list of ids, got {type(sequence).__name__}")

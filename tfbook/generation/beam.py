@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tfbook._checks import check_count
+from tfbook._checks import check_number
 from tfbook.attention import Cache, DynamicCache
 from tfbook.generation.prompts import (
     LanguageModel,
@@ -93,7 +93,7 @@ def beam_search(
     Explained in: chapters/12_generation, section "Beam search".
     """
     prompts = read_prompts(prompt)
-    check_count("n_beams", n_beams, minimum=1)
+    check_number("n_beams", n_beams, 1, whole=True)
     _check_penalty(length_penalty)
     check_room(model, prompts, max_new_tokens, state)
     if state is not None and cache is not None:
@@ -174,7 +174,4 @@ class _Search:
 
 
 def _check_penalty(value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"length_penalty must be a number, got {type(value).__name__}")
-    if not math.isfinite(value):
-        raise ValueError(f"length_penalty must be finite, got {value}")
+    check_number("length_penalty", value)

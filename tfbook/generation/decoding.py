@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tfbook._checks import check_count
+from tfbook._checks import check_number
 from tfbook.attention import Cache, StaticCache
 from tfbook.generation.prompts import (
     LanguageModel,
@@ -158,7 +158,7 @@ def _steps(model, texts, max_new_tokens, sampling, stop, seed, state, cache, pad
     """Check and prepare; return the loop, which computes nothing before it is asked."""
     check_room(model, texts, max_new_tokens, state)
     check_sampling(sampling)
-    check_count("pad_id", pad_id)
+    check_number("pad_id", pad_id, 0, whole=True)
     if state is not None and cache is not None:
         raise ValueError("state and cache exclude each other: the state is a cache already")
     ended, generator = read_stop(stop), make_generator(seed)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from tfbook._checks import check_count
+from tfbook._checks import check_number
 from tfbook.attention import Cache
 
 __all__ = [
@@ -100,7 +100,7 @@ def check_room(
         ValueError: if it is below 1, or they do not fit.
     """
     check_model(model)
-    check_count("max_new_tokens", max_new_tokens, minimum=1)
+    check_number("max_new_tokens", max_new_tokens, 1, whole=True)
     longest, limit = max(len(prompt) for prompt in prompts), context_of(model)
     past = getattr(state, "length", 0)
     if limit is not None and past + longest + max_new_tokens > limit:
@@ -123,7 +123,7 @@ def make_generator(seed: int | torch.Generator | None) -> torch.Generator | None
         return seed
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise TypeError(f"seed must be an integer or a torch.Generator, got {type(seed).__name__}")
-    check_count("seed", seed)
+    check_number("seed", seed, 0, whole=True)
     return torch.Generator().manual_seed(seed)
 
 

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tfbook._checks import check_count, check_float, check_positive, check_tensor
+from tfbook._checks import check_float, check_number, check_tensor
 from tfbook.generation.prompts import pad
 
 __all__ = [
@@ -62,7 +62,7 @@ def temperature(logits: Float[Tensor, "*B V"], value: float) -> Float[Tensor, "*
             "temperature must be above 0, got 0: its limit is the most likely token, "
             "tfbook.generation.greedy(logits)"
         )
-    check_positive("temperature", value)
+    check_number("temperature", value, above=0)
     return logits / value
 
 
@@ -87,7 +87,7 @@ def top_k(logits: Float[Tensor, "*B V"], k: int) -> Float[Tensor, "*B V"]:
     Explained in: chapters/12_generation, section "Choosing the next token".
     """
     check_float("logits", logits, min_dims=1)
-    check_count("top_k", k, minimum=1)
+    check_number("top_k", k, 1, whole=True)
     if k >= logits.shape[-1]:
         return logits
     smallest = logits.topk(k, dim=-1).values[..., -1:]  # (..., 1)
@@ -190,7 +190,7 @@ def repetition_penalty(
     """
     check_float("logits", logits, min_dims=2)
     check_tensor("tokens", tokens, min_dims=2)
-    check_positive("repetition_penalty", penalty)
+    check_number("repetition_penalty", penalty, above=0)
     if tokens.shape[0] != logits.shape[0]:
         raise ValueError(
             "tokens must have a row for each row of the logits, got "
@@ -300,14 +300,14 @@ class Sampling:
     def __post_init__(self):
         """Refuse what cannot be meant before a model runs."""
         if isinstance(self.temperature, bool) or self.temperature != 0:
-            check_positive("temperature", self.temperature)
+            check_number("temperature", self.temperature, above=0)
         if self.top_k is not None:
-            check_count("top_k", self.top_k, minimum=1)
+            check_number("top_k", self.top_k, 1, whole=True)
         for name in ("top_p", "min_p"):
             if getattr(self, name) is not None:
                 _check_share(name, getattr(self, name))
         if self.repetition_penalty is not None:
-            check_positive("repetition_penalty", self.repetition_penalty)
+            check_number("repetition_penalty", self.repetition_penalty, above=0)
         cuts = [name for name in ("top_k", "top_p", "min_p") if getattr(self, name) is not None]
         if self.rule is not None:
             if not callable(self.rule):
@@ -398,7 +398,7 @@ def log_prob_of(logits: Float[Tensor, "*B V"], ids: Int[Tensor, "*B"]) -> Float[
 
 
 def _check_share(name: str, value: object) -> None:
-    check_positive(name, value)
+    check_number(name, value, above=0)
     if value > 1:
         raise ValueError(f"{name} must be at most 1, got {value}")
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tfbook._checks import check_count
+from tfbook._checks import check_number
 from tfbook.generation.prompts import (
     LanguageModel,
     Prompt,
@@ -76,9 +76,9 @@ def score(
     ids, mask = pad(sequences, pad_id, device_of(model), left=False)  # (B, N) both
     n = ids.shape[1]
     context = min(context_of(model) or n, n) if context is None else context
-    check_count("context", context, minimum=2)
+    check_number("context", context, 2, whole=True)
     stride = max(context // 2, 1) if stride is None else stride
-    check_count("stride", stride, minimum=1)
+    check_number("stride", stride, 1, whole=True)
     if stride >= context:
         raise ValueError(f"stride must be below context = {context}, got {stride}")
     if state is not None and n > context:

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tfbook._checks import check_count, check_float
+from tfbook._checks import check_float, check_number
 from tfbook.attention import Cache, DynamicCache
 from tfbook.generation.prompts import (
     LanguageModel,
@@ -182,7 +182,7 @@ def speculative_generate(
     prompts = read_prompts(prompt)
     if len(prompts) != 1:
         raise ValueError(f"speculative decoding takes one prompt, got {len(prompts)}")
-    check_count("n_draft", n_draft, minimum=1)
+    check_number("n_draft", n_draft, 1, whole=True)
     check_room(model, prompts, max_new_tokens)
     check_model(draft)
     check_sampling(sampling)
@@ -302,7 +302,7 @@ class FirstLayers:
         """Put the first layers beside the model's other parts."""
         if not isinstance(model, DecoderOnly):
             raise TypeError(f"model must be a DecoderOnly, got {type(model).__name__}")
-        check_count("n_layers", n_layers, minimum=1)
+        check_number("n_layers", n_layers, 1, whole=True)
         stack = model.stack
         if n_layers >= len(stack.blocks):
             raise ValueError(f"n_layers must be below {len(stack.blocks)}, got {n_layers}")
@@ -377,8 +377,8 @@ class NGramDraft:
 
     def __init__(self, n: int, vocab_size: int, *, text: Tensor | list[int] = ()):
         """Keep the text."""
-        check_count("n", n, minimum=2)
-        check_count("vocab_size", vocab_size, minimum=1)
+        check_number("n", n, 2, whole=True)
+        check_number("vocab_size", vocab_size, 1, whole=True)
         self.n, self.vocab_size = n, vocab_size
         self.text = torch.as_tensor(text, dtype=torch.long)  # (T,)
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from tfbook._checks import check_tensor
+from tfbook._checks import check_number, check_tensor
 
 __all__ = [
     "accuracy",
@@ -177,8 +177,8 @@ def _counted(
             "predicted and targets must have the same shape, "
             f"got {tuple(predicted.shape)} and {tuple(targets.shape)}"
         )
-    if ignore is not None and (isinstance(ignore, bool) or not isinstance(ignore, int)):
-        raise TypeError(f"ignore must be an integer or None, got {type(ignore).__name__}")
+    if ignore is not None:
+        check_number("ignore", ignore, whole=True)
     kept = torch.ones_like(targets, dtype=torch.bool) if ignore is None else targets != ignore
     if not kept.any():
         raise ValueError(f"nothing is left to count: targets have {targets.numel()} to ignore")

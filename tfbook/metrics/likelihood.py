@@ -5,7 +5,7 @@ Explained in: chapters/11_training, section "Is it any good?".
 
 import math
 
-from tfbook._checks import check_count
+from tfbook._checks import check_number
 
 __all__ = [
     "bits_per_byte",
@@ -39,8 +39,8 @@ def perplexity(nats: float, tokens: int = 1) -> float:
     Source: [jelinek1977perplexity]
     Explained in: chapters/11_training, section "Is it any good?".
     """
-    _check_nats(nats)
-    check_count("tokens", tokens, minimum=1)
+    check_number("nats", nats, 0)
+    check_number("tokens", tokens, 1, whole=True)
     try:
         return math.exp(nats / tokens)
     except OverflowError:
@@ -70,13 +70,6 @@ def bits_per_byte(nats: float, n_bytes: int) -> float:
     Source: [gao2020pile]
     Explained in: chapters/11_training, section "Is it any good?".
     """
-    _check_nats(nats)
-    check_count("n_bytes", n_bytes, minimum=1)
+    check_number("nats", nats, 0)
+    check_number("n_bytes", n_bytes, 1, whole=True)
     return nats / (n_bytes * math.log(2))
-
-
-def _check_nats(nats: object) -> None:
-    if isinstance(nats, bool) or not isinstance(nats, int | float):
-        raise TypeError(f"nats must be a number, got {type(nats).__name__}")
-    if not nats >= 0:
-        raise ValueError(f"nats must be at least 0, got {nats}")

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfbook._checks import check_bool, check_count, check_positive
+from tfbook._checks import check_bool, check_number
 
 __all__ = [
     "Bleu",
@@ -91,10 +91,10 @@ def bleu(
     Source: [papineni2002bleu], [post2018call]
     Explained in: chapters/11_training, section "Is it any good?".
     """
-    check_count("max_order", max_order, minimum=1)
+    check_number("max_order", max_order, 1, whole=True)
     check_bool("lowercase", lowercase)
     check_bool("effective_order", effective_order)
-    check_positive("floor", floor)
+    check_number("floor", floor, above=0)
     if tokenize not in ("13a", "none"):
         raise ValueError(f'tokenize must be "13a" or "none", got {tokenize!r}')
     if smooth not in ("exp", "floor", "none"):
@@ -193,9 +193,9 @@ def chrf(
     Source: [popovic2015chrf]
     Explained in: chapters/11_training, section "Is it any good?".
     """
-    check_count("char_order", char_order, minimum=1)
-    check_count("word_order", word_order)
-    check_positive("beta", beta)
+    check_number("char_order", char_order, 1, whole=True)
+    check_number("word_order", word_order, 0, whole=True)
+    check_number("beta", beta, above=0)
     for name, flag in (("lowercase", lowercase), ("whitespace", whitespace), ("smooth", smooth)):
         check_bool(name, flag)
 

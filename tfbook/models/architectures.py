@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from tfbook._checks import check_bool, check_count, check_ids
+from tfbook._checks import check_bool, check_ids, check_number
 from tfbook.attention import Cache
 from tfbook.models.blocks import SharedBias, Stack
 from tfbook.models.config import TransformerConfig
@@ -78,7 +78,7 @@ def shift_right(targets: Int[Tensor, "B N"], bos: int) -> Int[Tensor, "B N"]:
     Explained in: chapters/05_architecture, section "From words in to words out".
     """
     check_ids("targets", targets)
-    check_count("bos", bos)
+    check_number("bos", bos, 0, whole=True)
     first = torch.full_like(targets[:, :1], bos)  # (B, 1)
     return torch.cat([first, targets[:, :-1]], dim=1)
 

@@ -6,7 +6,7 @@ Explained in: chapters/05_architecture, section "What the sizes add up to".
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 
-from tfbook._checks import check_count
+from tfbook._checks import check_number
 from tfbook.models.ends import Patches, Tokens
 from tfbook.models.layers import Layer, Norm
 from tfbook.models.placements import InAttention, InEmbedding
@@ -42,7 +42,7 @@ def change(config: object, changes: Mapping[str, object]) -> dict[str, object]:
             found[each.name] = _changed(value, rest, skip)
     for count, stacks in COUNTS.items():
         if count in changes:
-            check_count(count, changes[count], minimum=1)
+            check_number(count, changes[count], 1, whole=True)
             for stack in stacks:
                 layers = found[stack]
                 repeated = (layers[i % len(layers)] for i in range(changes[count]))

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
-from tfbook._checks import check_bool, check_count
+from tfbook._checks import check_bool, check_number
 from tfbook.models.account import Part, table
 from tfbook.models.changes import change, choice
 from tfbook.models.ends import Classes, MaskedToken, NextToken, Patches, Tokens
@@ -225,9 +225,9 @@ class TransformerConfig:
         n = _length(self, n)
         m = n if m is None else m
         for name, value in (("n", n), ("batch", batch), ("m", m)):
-            check_count(name, value, minimum=1)
-        check_count("past", past)
-        check_count("bytes_per_number", bytes_per_number, minimum=1)
+            check_number(name, value, 1, whole=True)
+        check_number("past", past, 0, whole=True)
+        check_number("bytes_per_number", bytes_per_number, 1, whole=True)
         if past and self.kind == "encoder":
             raise ValueError(f"past is for a model with a decoder, got past = {past}")
         run = Run(
@@ -308,8 +308,8 @@ class TransformerConfig:
         Explained in: chapters/12_generation, section "The cache".
         """
         for name, value in (("length", length), ("batch", batch), ("m", m)):
-            check_count(name, value)
-        check_count("bytes_per_number", bytes_per_number, minimum=1)
+            check_number(name, value, 0, whole=True)
+        check_number("bytes_per_number", bytes_per_number, 1, whole=True)
         if self.kind == "encoder" or (m and self.kind != "encoder-decoder"):
             raise ValueError(f"kind {self.kind!r} holds no such keys and values (m = {m})")
         d, crosses = self.d_model, [layer.cross for layer in self.decoder if layer.cross]
@@ -341,10 +341,10 @@ def _length(config: TransformerConfig, n: object) -> object:
 
 def _check_each(config: TransformerConfig) -> None:
     """Check every choice by itself."""
-    check_count("d_model", config.d_model, minimum=1)
+    check_number("d_model", config.d_model, 1, whole=True)
     for name in ("vocab_size", "max_len"):
         if getattr(config, name) is not None:
-            check_count(name, getattr(config, name), minimum=1)
+            check_number(name, getattr(config, name), 1, whole=True)
     for name in ("share_embeddings", "pooler"):
         check_bool(name, getattr(config, name))
     check_one_of("init", config.init, SCHEMES)

@@ -9,7 +9,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from tfbook._checks import check_count, check_float, check_ids, check_shape, check_tensor
+from tfbook._checks import (
+    check_float,
+    check_ids,
+    check_number,
+    check_token_mask,
+)
 
 __all__ = ["Entered", "PatchEmbedding", "TokenEmbedding"]
 
@@ -39,7 +44,7 @@ class PatchEmbedding(nn.Module):
         super().__init__()
         sizes = {"image_size": image_size, "patch_size": patch_size, "n_channels": n_channels}
         for name, size in (sizes | {"d_model": d_model}).items():
-            check_count(name, size, minimum=1)
+            check_number(name, size, 1, whole=True)
         if image_size % patch_size:
             raise ValueError(
                 f"patch_size must divide image_size, got {patch_size} and {image_size}"
@@ -212,8 +217,5 @@ def _read_mask(mask: object, tokens: Tensor) -> tuple[Tensor | None, Tensor | No
     """Return the mask for attention and, where it says which columns are tokens, that too."""
     if mask is None or (isinstance(mask, Tensor) and mask.ndim > 2):
         return mask, None
-    check_tensor("mask", mask)
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean with True = token, got {mask.dtype}")
-    check_shape("mask", mask, tokens.shape, "(B, N)")
+    check_token_mask(mask, tokens.shape)
     return mask[:, None, :], mask  # (B, 1, N)

@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 
 from torch import nn
 
-from tfbook._checks import check_bool, check_count, check_positive, check_rate
+from tfbook._checks import check_bool, check_number
 from tfbook.models.account import Part
 from tfbook.models.embeddings import PatchEmbedding, TokenEmbedding
 from tfbook.models.feed_forward import FEED_FORWARDS
@@ -52,11 +52,11 @@ class Tokens(Spec):
         if isinstance(self.scale, str):
             check_one_of("embedding_scale", self.scale, (ROOT,))
         elif self.scale is not None:
-            check_positive("embedding_scale", self.scale)
+            check_number("embedding_scale", self.scale, above=0)
         if self.n_segments is not None:
-            check_count("n_segments", self.n_segments, minimum=1)
+            check_number("n_segments", self.n_segments, 1, whole=True)
         check_spec("embedding norm", self.norm, Norm, open=True)
-        check_rate("embedding_dropout", self.dropout)
+        check_number("embedding_dropout", self.dropout, 0, below=1)
 
     def check(self, site: Site) -> None:
         """Raise ValueError where something is missing."""
@@ -117,12 +117,12 @@ class Patches(Spec):
     def __post_init__(self) -> None:
         """Check the choices."""
         for name in ("image_size", "patch_size", "n_channels"):
-            check_count(f"patches.{name}", getattr(self, name), minimum=1)
+            check_number(f"patches.{name}", getattr(self, name), 1, whole=True)
         if self.image_size % self.patch_size:
             raise ValueError(f"patch_size must divide image_size, got {self}")
         check_spec("embedding position", self.position, InEmbedding, open=True)
         check_spec("embedding norm", self.norm, Norm, open=True)
-        check_rate("embedding_dropout", self.dropout)
+        check_number("embedding_dropout", self.dropout, 0, below=1)
 
     @property
     def count(self) -> int:
@@ -199,7 +199,7 @@ class NextToken(Spec):
         check_bool("tie_embeddings", self.tie_embeddings)
         check_bool("head_bias", self.bias)
         if self.scale is not None:
-            check_positive("head_scale", self.scale)
+            check_number("head_scale", self.scale, above=0)
 
     def build(self, site: Site) -> nn.Module:
         """Make the module."""
@@ -273,7 +273,7 @@ class Classes(Spec):
 
     def __post_init__(self) -> None:
         """Check the number."""
-        check_count("n_classes", self.n_classes, minimum=1)
+        check_number("n_classes", self.n_classes, 1, whole=True)
 
     def build(self, site: Site) -> nn.Module:
         """Make the module."""

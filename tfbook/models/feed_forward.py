@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfbook._checks import check_bool, check_count, check_rate
+from tfbook._checks import check_bool, check_number
 from tfbook.attention import Tap
 from tfbook.models.norms import check_width
 from tfbook.models.residual import drop
@@ -106,11 +106,11 @@ class FeedForward(nn.Module):
     ):
         """Make the linear maps, Xavier uniform with biases at 0."""
         super().__init__()
-        check_count("d_model", d_model, minimum=1)
-        check_count("d_ff", d_ff, minimum=1)
+        check_number("d_model", d_model, 1, whole=True)
+        check_number("d_ff", d_ff, 1, whole=True)
         check_kind(kind)
         check_bool("bias", bias)
-        check_rate("dropout", dropout)
+        check_number("dropout", dropout, 0, below=1)
         self.d_model, self.d_ff, self.kind = d_model, d_ff, kind
         self.activation = ACTIVATIONS[GATES.get(kind, kind)]
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)

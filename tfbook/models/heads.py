@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfbook._checks import check_bool, check_count, check_positive
+from tfbook._checks import check_bool, check_number
 from tfbook.models.feed_forward import ACTIVATIONS, GATES
 from tfbook.models.norms import LayerNorm
 
@@ -53,7 +53,7 @@ class LanguageHead(nn.Module):
         super().__init__()
         _check_head(d_model, vocab_size, tied)
         if scale is not None:
-            check_positive("scale", scale)
+            check_number("scale", scale, above=0)
         check_bool("bias", bias)
         self.scale, self.tied = scale, tied
         self.weight = None if tied else _table(d_model, vocab_size)
@@ -146,6 +146,6 @@ def _choose(head: nn.Module, table: Tensor | None) -> Tensor:
 
 
 def _check_head(d_model: object, vocab_size: object, tied: object) -> None:
-    check_count("d_model", d_model, minimum=1)
-    check_count("vocab_size", vocab_size, minimum=1)
+    check_number("d_model", d_model, 1, whole=True)
+    check_number("vocab_size", vocab_size, 1, whole=True)
     check_bool("tied", tied)

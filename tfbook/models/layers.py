@@ -11,14 +11,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 
 from torch import nn
 
-from tfbook._checks import (
-    check_bool,
-    check_count,
-    check_heads,
-    check_names,
-    check_positive,
-    check_rate,
-)
+from tfbook._checks import check_bool, check_number, chosen_names, head_sizes
 from tfbook.attention import VARIANTS, MultiHeadAttention
 from tfbook.costs import attention_flops_parts
 from tfbook.models.account import Part
@@ -69,7 +62,7 @@ class Norm(Spec):
     def __post_init__(self) -> None:
         """Check the choices."""
         check_one_of("norm kind", self.kind, ("layer", "rms"))
-        check_positive("eps", self.eps)
+        check_number("eps", self.eps, above=0)
         check_bool("bias", self.bias)
 
     def make(self, size: int) -> nn.Module:
@@ -124,17 +117,17 @@ class Attention(Spec):
 
     def __post_init__(self) -> None:
         """Check the choices one by one."""
-        check_count("n_heads", self.n_heads, minimum=1)
+        check_number("n_heads", self.n_heads, 1, whole=True)
         for name in ("n_kv_heads", "d_head", "d_value", "window"):
             if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), minimum=1)
+                check_number(name, getattr(self, name), 1, whole=True)
         check_spec("position", self.position, InAttention, open=True)
-        biased = check_names("attention_bias", self.bias, PROJECTIONS)
+        biased = chosen_names("attention_bias", self.bias, PROJECTIONS)
         bias = tuple(name for name in PROJECTIONS if name in biased)
         object.__setattr__(self, "bias", len(bias) == 4 if len(bias) in (0, 4) else bias)
         if self.scale is not None:
-            check_positive("attention_scale", self.scale)
-        check_rate("attention_dropout", self.dropout)
+            check_number("attention_scale", self.scale, above=0)
+        check_number("attention_dropout", self.dropout, 0, below=1)
         check_spec("qk_norm", self.qk_norm, Norm, open=True)
         check_bool("qk_norm_whole", self.qk_norm_whole)
         known = [name for name, variant in VARIANTS.items() if not variant.parameters]
@@ -150,7 +143,7 @@ class Attention(Spec):
     def heads(self, d_model: int) -> Heads:
         """Return the sizes of the heads, none of them open."""
         open_sizes = (self.n_kv_heads, self.d_head, self.d_value)
-        return Heads(self.n_heads, *check_heads(d_model, self.n_heads, *open_sizes))
+        return Heads(self.n_heads, *head_sizes(d_model, self.n_heads, *open_sizes))
 
     def check(self, site: Site) -> None:
         """Raise ValueError where the sizes do not fit d_model, or the choices the place."""
@@ -187,7 +180,7 @@ class Attention(Spec):
         """Yield the projections, the norms, the position, the scores, what is mixed, the output."""
         d, batch, n, heads = run.d_model, run.batch, run.n, self.heads(run.d_model)
         cross, keys = run.m is not None, run.past + n if run.m is None else run.m
-        rows, biased = keys if cross else n, check_names("bias", self.bias, PROJECTIONS)
+        rows, biased = keys if cross else n, chosen_names("bias", self.bias, PROJECTIONS)
         flops = attention_flops_parts(
             n, d, m=keys, batch=batch, **heads._asdict(), d_memory=d if cross else None,
             remembered=cross and run.past > 0,
@@ -237,10 +230,10 @@ class FFN(Spec):
 
     def __post_init__(self) -> None:
         """Check the choices."""
-        check_count("d_ff", self.d_ff, minimum=1)
+        check_number("d_ff", self.d_ff, 1, whole=True)
         check_one_of("ffn kind", self.kind, FEED_FORWARDS)
         check_bool("ffn_bias", self.bias)
-        check_rate("ffn_dropout", self.dropout)
+        check_number("ffn_dropout", self.dropout, 0, below=1)
 
     def build(self, site: Site) -> nn.Module:
         """Make the module."""
@@ -301,8 +294,8 @@ class Layer(Spec):
         check_spec("norm", self.norm, Norm)
         check_one_of("place", self.place, PLACES)
         check_parallel(self.parallel, self.one_norm, self.place, self.cross)
-        check_rate("dropout", self.dropout)
-        check_positive("multiplier", self.multiplier)
+        check_number("dropout", self.dropout, 0, below=1)
+        check_number("multiplier", self.multiplier, above=0)
 
     def with_cross(self) -> "Layer":
         """Return the layer with a look into the memory by an attention like its own."""

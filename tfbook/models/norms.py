@@ -8,14 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfbook._checks import (
-    check_bool,
-    check_count,
-    check_float,
-    check_positive,
-    check_same,
-    check_shape,
-)
+from tfbook._checks import check_bool, check_float, check_number, check_same, check_shape
 
 __all__ = ["NORMS", "LayerNorm", "RMSNorm", "layer_norm", "make_norm", "rms_norm"]
 
@@ -110,8 +103,8 @@ class LayerNorm(nn.Module):
     def __init__(self, d_model: int, *, eps: float = 1e-5, bias: bool = True):
         """Start with γ = 1 and β = 0."""
         super().__init__()
-        check_count("d_model", d_model, minimum=1)
-        check_positive("eps", eps)
+        check_number("d_model", d_model, 1, whole=True)
+        check_number("eps", eps, above=0)
         check_bool("bias", bias)
         self.d_model, self.eps = d_model, eps
         self.weight = nn.Parameter(torch.ones(d_model))
@@ -150,8 +143,8 @@ class RMSNorm(nn.Module):
     def __init__(self, d_model: int, *, eps: float = 1e-5):
         """Start with γ = 1."""
         super().__init__()
-        check_count("d_model", d_model, minimum=1)
-        check_positive("eps", eps)
+        check_number("d_model", d_model, 1, whole=True)
+        check_number("eps", eps, above=0)
         self.d_model, self.eps = d_model, eps
         self.weight = nn.Parameter(torch.ones(d_model))
 
@@ -189,7 +182,7 @@ def make_norm(kind: str, d_model: int, *, eps: float = 1e-5) -> nn.Module:
 
 def _check_norm(x: object, eps: object, **weights: Tensor | None) -> None:
     check_float("x", x, min_dims=1)
-    check_positive("eps", eps)
+    check_number("eps", eps, above=0)
     for name, weight in weights.items():
         if weight is not None:
             check_float(name, weight)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from tfbook._checks import check_count, check_even, check_positive
+from tfbook._checks import check_even, check_number
 from tfbook.models.account import Part
 from tfbook.models.blocks import SharedBias
 from tfbook.models.spec import Run, Site, Spec
@@ -159,7 +159,7 @@ class Rotary(InAttention):
             raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {self.layout!r}")
         if not (self.scaling is None or isinstance(self.scaling, RotaryScaling)):
             raise TypeError(f"scaling must be a RotaryScaling, got {type(self.scaling).__name__}")
-        check_positive("share", self.share)
+        check_number("share", self.share, above=0)
         if self.share > 1:
             raise ValueError(f"share must be above 0 and at most 1, got {self.share}")
 
@@ -206,9 +206,9 @@ class T5Buckets(InAttention):
 
     def __post_init__(self) -> None:
         """Check the choices."""
-        check_count("n_buckets", self.n_buckets, minimum=4)
+        check_number("n_buckets", self.n_buckets, 4, whole=True)
         check_even("n_buckets", self.n_buckets)
-        check_count("max_distance", self.max_distance, minimum=1)
+        check_number("max_distance", self.max_distance, 1, whole=True)
         if self.max_distance <= self.n_buckets // 2:
             raise ValueError(
                 f"max_distance must be above half of n_buckets = {self.n_buckets}, "
@@ -264,7 +264,7 @@ class Shaw(InAttention):
 
     def __post_init__(self) -> None:
         """Check the distance."""
-        check_count("max_distance", self.max_distance, minimum=1)
+        check_number("max_distance", self.max_distance, 1, whole=True)
 
     def place(self, site: Site, heads: Heads) -> object:
         """Make a table for one layer."""

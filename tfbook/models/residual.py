@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfbook._checks import check_positive, check_rate
+from tfbook._checks import check_number
 
 __all__ = ["PLACES", "Place", "Residual", "check_place", "drop"]
 
@@ -58,8 +58,8 @@ class Residual(nn.Module):
         """Keep the norms and the choices."""
         super().__init__()
         check_place(place)
-        check_rate("dropout", dropout)
-        check_positive("multiplier", multiplier)
+        check_number("dropout", dropout, 0, below=1)
+        check_number("multiplier", multiplier, above=0)
         if (norm is None) != (place == "none"):
             raise ValueError(
                 "norm and place go together, norm=None with place='none', got "

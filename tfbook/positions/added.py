@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Real
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfbook._checks import check_count, check_even, check_float, check_positions
+from tfbook._checks import check_even, check_float, check_number, check_positions
 from tfbook.positions.frequencies import check_base, rotary_frequencies
 from tfbook.positions.rotary import rotary_table
 
@@ -59,7 +59,7 @@ def sinusoidal_encoding(
     Explained in: chapters/04_positions, section "Sinusoidal encoding".
     """
     if not isinstance(positions, Tensor):
-        check_count("positions", positions)
+        check_number("positions", positions, 0, whole=True)
         positions = torch.arange(positions)
     check_even("d_model", d_model)
     frequencies = rotary_frequencies(d_model, base=base)  # (d/2,)
@@ -121,8 +121,7 @@ def shift_matrix(
     Source: [vaswani2017attention]
     Explained in: chapters/04_positions, section "A shift is a rotation".
     """
-    if isinstance(k, bool) or not isinstance(k, (int, float)):
-        raise TypeError(f"k must be a number, got {type(k).__name__}")
+    check_number("k", k)
     check_even("d_model", d_model)
     dtype = torch.get_default_dtype() if dtype is None else dtype
     angles = float(k) * rotary_frequencies(d_model, base=base)  # (d/2,)
@@ -155,7 +154,7 @@ def interpolate_positions(weight: Float[Tensor, "N D"], n_new: int) -> Float[Ten
     Explained in: chapters/04_positions, section "Longer contexts by interpolation".
     """
     check_float("weight", weight, min_dims=2)
-    check_count("n_new", n_new, minimum=2)
+    check_number("n_new", n_new, 2, whole=True)
     if weight.ndim != 2 or len(weight) == 0:
         raise ValueError(f"weight must have shape (n, d) with n > 0, got {tuple(weight.shape)}")
     place = torch.linspace(0, len(weight) - 1, n_new, dtype=torch.float64, device=weight.device)
@@ -243,8 +242,8 @@ class LearnedPositions(nn.Module):
     def __init__(self, max_len: int, d_model: int) -> None:
         """Make the table as `nn.Embedding` has it, (max_len, d_model), normal with std 0.02."""
         super().__init__()
-        check_count("max_len", max_len, minimum=1)
-        check_count("d_model", d_model, minimum=1)
+        check_number("max_len", max_len, 1, whole=True)
+        check_number("d_model", d_model, 1, whole=True)
         self.weight = nn.Parameter(torch.empty(max_len, d_model))
         nn.init.normal_(self.weight, std=0.02)
 
@@ -307,7 +306,7 @@ class ConcatenatedPositions(nn.Module):
     def __init__(self, d_model: int, d_position: int, base: float = 10000.0) -> None:
         """Make W, (d_model, d_model + d_position)."""
         super().__init__()
-        check_count("d_model", d_model, minimum=1)
+        check_number("d_model", d_model, 1, whole=True)
         check_even("d_position", d_position)
         check_base(base)
         self.d_model, self.d_position, self.base = d_model, d_position, base

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tfbook._checks import check_count, check_even, check_positive
+from tfbook._checks import check_even, check_number
 
 __all__ = [
     "LinearScaling",
@@ -63,7 +63,7 @@ class LinearScaling:
 
     def __post_init__(self) -> None:
         """Check the factor."""
-        check_positive("factor", self.factor)
+        check_number("factor", self.factor, above=0)
 
     def frequencies(self, d_head: int, base: float) -> Float[Tensor, " P"]:
         """Return θ_i / factor, (d_head/2,)."""
@@ -90,11 +90,11 @@ class NTKScaling:
 
     def __post_init__(self) -> None:
         """Check the factor."""
-        check_positive("factor", self.factor)
+        check_number("factor", self.factor, above=0)
 
     def frequencies(self, d_head: int, base: float) -> Float[Tensor, " P"]:
         """Return the frequencies of the larger base, (d_head/2,)."""
-        check_count("d_head", d_head, minimum=4)
+        check_number("d_head", d_head, 4, whole=True)
         return rotary_frequencies(d_head, base=base * self.factor ** (d_head / (d_head - 2)))
 
 
@@ -200,8 +200,8 @@ class Llama3Scaling:
 def _check_parts(scaling: YarnScaling | Llama3Scaling) -> None:
     """Check the numbers of a scaling that treats fast and slow pairs differently."""
     for name in ("factor", "beta_fast", "beta_slow"):
-        check_positive(name, getattr(scaling, name))
-    check_count("original_max_len", scaling.original_max_len, minimum=1)
+        check_number(name, getattr(scaling, name), above=0)
+    check_number("original_max_len", scaling.original_max_len, 1, whole=True)
     if scaling.factor < 1:
         raise ValueError(f"factor must be at least 1, got {scaling.factor}")
     if scaling.beta_fast < scaling.beta_slow:
@@ -257,6 +257,6 @@ def check_base(base: object) -> None:
         TypeError: if it is not a number.
         ValueError: if it is not finite or not above 1.
     """
-    check_positive("base", base)
+    check_number("base", base, above=0)
     if base <= 1:
         raise ValueError(f"base must be above 1, got {base}")

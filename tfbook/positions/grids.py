@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfbook._checks import check_count, check_even, check_float
+from tfbook._checks import check_even, check_float, check_number
 from tfbook.positions.added import beside, positions_of, sinusoidal_encoding
 from tfbook.positions.frequencies import check_base
 
@@ -51,8 +51,8 @@ def sinusoidal_encoding_2d(
     Source: [vaswani2017attention]
     Explained in: chapters/04_positions, section "Two dimensions".
     """
-    check_count("rows", rows)
-    check_count("cols", cols)
+    check_number("rows", rows, 0, whole=True)
+    check_number("cols", cols, 0, whole=True)
     _check_quarters(d_model)
     row = sinusoidal_encoding(rows, d_model // 2, base=base, dtype=dtype)  # (rows, d/2)
     col = sinusoidal_encoding(cols, d_model // 2, base=base, dtype=dtype)  # (cols, d/2)
@@ -91,8 +91,8 @@ def interpolate_grid(
     Explained in: chapters/04_positions, section "Two dimensions".
     """
     check_float("weight", weight, min_dims=3)
-    check_count("rows", rows, minimum=1)
-    check_count("cols", cols, minimum=1)
+    check_number("rows", rows, 1, whole=True)
+    check_number("cols", cols, 1, whole=True)
     if weight.ndim != 3 or weight.numel() == 0:
         raise ValueError(
             f"weight must have shape (rows, cols, d) and not be empty, got {tuple(weight.shape)}"
@@ -124,8 +124,8 @@ class SinusoidalPositions2d(nn.Module):
     def __init__(self, rows: int, cols: int, d_model: int, base: float = 10000.0) -> None:
         """Keep the configuration."""
         super().__init__()
-        check_count("rows", rows, minimum=1)
-        check_count("cols", cols, minimum=1)
+        check_number("rows", rows, 1, whole=True)
+        check_number("cols", cols, 1, whole=True)
         _check_quarters(d_model)
         check_base(base)
         self.rows, self.cols, self.d_model, self.base = rows, cols, d_model, base
@@ -172,7 +172,7 @@ class LearnedPositions2d(nn.Module):
         """Make the table, (rows, cols, d_model), normal with std 0.02."""
         super().__init__()
         for name, size in (("rows", rows), ("cols", cols), ("d_model", d_model)):
-            check_count(name, size, minimum=1)
+            check_number(name, size, 1, whole=True)
         self.weight = nn.Parameter(torch.empty(rows, cols, d_model))
         nn.init.normal_(self.weight, std=0.02)
 

@@ -18,9 +18,9 @@ from torch.nn import functional
 
 from tfbook._checks import (
     check_bool,
-    check_count,
     check_even,
     check_float,
+    check_number,
     check_positions,
     check_same,
 )
@@ -108,7 +108,7 @@ def alibi_slopes(n_heads: int) -> tuple[float, ...]:
     Source: [press2022train]
     Explained in: chapters/04_positions, section "ALiBi".
     """
-    check_count("n_heads", n_heads, minimum=1)
+    check_number("n_heads", n_heads, 1, whole=True)
     power = 2 ** (n_heads.bit_length() - 1)  # the largest power of two up to n_heads
     slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
     between = [2 ** (-8 * h / (2 * power)) for h in range(1, 2 * power + 1, 2)]
@@ -137,7 +137,7 @@ def shaw_clip(relative: Int[Tensor, "*S"], max_distance: int) -> Int[Tensor, "*S
     Explained in: chapters/04_positions, section "Relative positions".
     """
     check_positions("relative", relative)
-    check_count("max_distance", max_distance, minimum=1)
+    check_number("max_distance", max_distance, 1, whole=True)
     return relative.clamp(-max_distance, max_distance) + max_distance
 
 
@@ -176,7 +176,7 @@ def relative_shift(
     check_float("x", x, min_dims=2)
     n, length = x.shape[-2:]
     n_keys = length - n + 1 if n_keys is None else n_keys
-    check_count("n_keys", n_keys)
+    check_number("n_keys", n_keys, 0, whole=True)
     if n_keys > length or n == 0:
         raise ValueError(
             f"x must have at least one row and n_keys = {n_keys} columns, got shape "
@@ -261,7 +261,7 @@ class T5Bias(nn.Module):
     ) -> None:
         """Make the table, `transformers`' relative_attention_bias.weight: (n_buckets, n_heads)."""
         super().__init__()
-        check_count("n_heads", n_heads, minimum=1)
+        check_number("n_heads", n_heads, 1, whole=True)
         _check_buckets(n_buckets, max_distance, bidirectional)
         self.n_heads, self.n_buckets, self.max_distance = n_heads, n_buckets, max_distance
         self.bidirectional = bidirectional
@@ -373,8 +373,8 @@ class ShawPositions(nn.Module):
     def __init__(self, d_head: int, max_distance: int) -> None:
         """Make the table, (2K + 1, d_head)."""
         super().__init__()
-        check_count("d_head", d_head, minimum=1)
-        check_count("max_distance", max_distance, minimum=1)
+        check_number("d_head", d_head, 1, whole=True)
+        check_number("max_distance", max_distance, 1, whole=True)
         self.d_head, self.max_distance = d_head, max_distance
         self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, d_head))
         nn.init.xavier_uniform_(self.weight)
@@ -433,8 +433,8 @@ class TransformerXLPositions(nn.Module):
     ) -> None:
         """Make W_r, (n_heads · d_head, d_encoding), and v, (n_heads, d_head)."""
         super().__init__()
-        check_count("n_heads", n_heads, minimum=1)
-        check_count("d_head", d_head, minimum=1)
+        check_number("n_heads", n_heads, 1, whole=True)
+        check_number("d_head", d_head, 1, whole=True)
         d_encoding = n_heads * d_head if d_encoding is None else d_encoding
         check_even("d_encoding", d_encoding)
         self.n_heads, self.d_head, self.d_encoding, self.base = n_heads, d_head, d_encoding, base
@@ -508,8 +508,8 @@ def _hand_out(table: Tensor, row: Tensor) -> Tensor:
 
 def _check_buckets(n_buckets: object, max_distance: object, bidirectional: object) -> None:
     check_bool("bidirectional", bidirectional)
-    check_count("n_buckets", n_buckets, minimum=4 if bidirectional else 2)
+    check_number("n_buckets", n_buckets, 4 if bidirectional else 2, whole=True)
     if bidirectional:
         check_even("n_buckets", n_buckets)
     exact = n_buckets // (4 if bidirectional else 2)  # e, the buckets of one distance each
-    check_count("max_distance", max_distance, minimum=exact + 1)
+    check_number("max_distance", max_distance, exact + 1, whole=True)

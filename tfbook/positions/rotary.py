@@ -15,13 +15,7 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor, nn
 
-from tfbook._checks import (
-    check_count,
-    check_even,
-    check_float,
-    check_positions,
-    check_tensor,
-)
+from tfbook._checks import check_even, check_float, check_number, check_positions, check_tensor
 from tfbook.positions.frequencies import RotaryScaling, rotary_frequencies
 
 __all__ = [
@@ -156,7 +150,7 @@ class RotaryPositions(nn.Module):
         super().__init__()
         check_layout(layout)
         if rotated is not None:
-            check_count("d_head", d_head, minimum=2)
+            check_number("d_head", d_head, 2, whole=True)
             check_even("rotated", rotated)
             if rotated > d_head:
                 raise ValueError(f"rotated must not exceed d_head = {d_head}, got {rotated}")
@@ -328,7 +322,7 @@ def half_to_interleaved(
 
 def _swap_layout(x: Tensor, dim: int, n_heads: int, *, pair_first: bool) -> Tensor:
     check_tensor("x", x, min_dims=1)
-    check_count("n_heads", n_heads, minimum=1)
+    check_number("n_heads", n_heads, 1, whole=True)
     if not -x.ndim <= dim < x.ndim:
         raise ValueError(f"dim must name a dimension of x, got {dim} for shape {tuple(x.shape)}")
     if x.shape[dim] % (2 * n_heads):

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from tfbook import data
-from tfbook._checks import check_count
+from tfbook._checks import check_number
 from tfbook.data import char_tokenizer, pad_batch
 from tfbook.models import TransformerConfig, build
 from tfbook.pretrained.conversion import fill_model
@@ -174,7 +174,7 @@ class Pretrained:
         """
         if self.config.kind != "encoder":
             raise ValueError(f"embed needs an encoder such as minilm-l6; {self.name} is none")
-        check_count("batch_size", batch_size, minimum=1)
+        check_number("batch_size", batch_size, 1, whole=True)
         rows = self._ids(_texts(texts))
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         found = torch.empty(len(rows), self.config.d_model, dtype=self._weight().dtype)
@@ -247,7 +247,7 @@ class Pretrained:
         if not isinstance(row, list):
             raise ValueError("ids must have one or two dimensions")
         for token in row:
-            check_count("ids", token)
+            check_number("ids", token, 0, whole=True)
             if token >= self.config.vocab_size:
                 raise ValueError(
                     f"ids must be below the vocabulary's {self.config.vocab_size:,}, got {token}"

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tfbook._checks import check_bool, check_count, check_float, check_same, check_shape
+from tfbook._checks import check_bool, check_float, check_number, check_same, check_shape
 
 __all__ = [
     "Cell",
@@ -38,8 +38,8 @@ class Cell(nn.Module):
     def __init__(self, d_input: int, d_hidden: int, *, bias: bool = True):
         """Make a cell with parameters drawn from ±1/√d_hidden."""
         super().__init__()
-        check_count("d_input", d_input, minimum=1)
-        check_count("d_hidden", d_hidden, minimum=1)
+        check_number("d_input", d_input, 1, whole=True)
+        check_number("d_hidden", d_hidden, 1, whole=True)
         check_bool("bias", bias)
         self.d_input, self.d_hidden = d_input, d_hidden
         rows = self.n_gates * d_hidden  # the gates' weights, stacked

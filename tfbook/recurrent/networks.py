@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from tfbook._checks import check_bool, check_count, check_float, check_same, check_tensor
+from tfbook._checks import check_bool, check_float, check_number, check_same, check_tensor
 from tfbook.recurrent.cells import Cell, ElmanCell, GRUCell, LSTMCell, State, check_cell, hidden
 
 __all__ = [
@@ -55,7 +55,7 @@ def unroll(
     check_sequence(cell, x)
     state = cell.initial_state(x) if state is None else cell.check_state(state, x)
     if truncate is not None:
-        check_count("truncate", truncate, minimum=1)
+        check_number("truncate", truncate, 1, whole=True)
     # Slices of one unbind share one backward; x[:, t] in a loop would cost O(N²).
     tokens = cell.project(x).unbind(1)  # N times (B, gates · d_hidden)
     states = []

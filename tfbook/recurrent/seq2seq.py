@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from tfbook._checks import check_count, check_float, check_same, check_shape, check_tensor
+from tfbook._checks import check_float, check_number, check_same, check_shape, check_tensor
 from tfbook.attention import bilinear_scores, masked_softmax, padding_mask
 from tfbook.recurrent.cells import GRUCell
 from tfbook.recurrent.networks import Bidirectional
@@ -62,7 +62,7 @@ class Encoder(nn.Module):
     ):
         """Make an encoder with parameters drawn as PyTorch draws them."""
         super().__init__()
-        check_count("vocab_size", vocab_size, minimum=1)
+        check_number("vocab_size", vocab_size, 1, whole=True)
         _check_special("pad_id", pad_id, vocab_size)
         self.d_memory = 2 * d_hidden
         self.embedding = nn.Embedding(vocab_size, d_embed, padding_idx=pad_id)
@@ -131,7 +131,7 @@ class Decoder(nn.Module):
     ):
         """Make a decoder with parameters drawn as PyTorch draws them."""
         super().__init__()
-        check_count("vocab_size", vocab_size, minimum=1)
+        check_number("vocab_size", vocab_size, 1, whole=True)
         _check_special("pad_id", pad_id, vocab_size)
         if attention not in KINDS:
             raise ValueError(f"attention must be None, 'bahdanau' or 'luong', got {attention!r}")
@@ -292,8 +292,8 @@ class Seq2Seq(nn.Module):
         """Make both halves with parameters drawn as PyTorch draws them."""
         super().__init__()
         for name, size in (("d_embed", d_embed), ("d_hidden", d_hidden)):
-            check_count(name, size, minimum=1)
-        check_count("target_vocab", target_vocab, minimum=1)
+            check_number(name, size, 1, whole=True)
+        check_number("target_vocab", target_vocab, 1, whole=True)
         for name, token in (("bos_id", bos_id), ("eos_id", eos_id)):
             _check_special(name, token, target_vocab)
         self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
@@ -371,7 +371,7 @@ class Seq2Seq(nn.Module):
             ValueError: for a wrong shape, an id outside of the vocabulary, a length that is not
                 between 1 and M, or max_len below 1.
         """
-        check_count("max_len", max_len, minimum=1)
+        check_number("max_len", max_len, 1, whole=True)
         training = self.training
         self.eval()
         try:
@@ -399,7 +399,7 @@ class Seq2Seq(nn.Module):
 
 
 def _check_special(name: str, token: object, vocab_size: int) -> None:
-    check_count(name, token)
+    check_number(name, token, 0, whole=True)
     if token >= vocab_size:
         raise ValueError(f"{name} must be below the vocabulary's size, {vocab_size}, got {token}")
 

@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from tfbook._checks import check_bool, check_count
+from tfbook._checks import check_bool, check_number
 
 __all__ = [
     "Checkpoint",
@@ -106,8 +106,8 @@ class Checkpointing:
         if not isinstance(self.folder, str | os.PathLike):
             raise TypeError(f"folder must be a path, got {type(self.folder).__name__}")
         if self.every is not None:
-            check_count("every", self.every, minimum=1)
-        check_count("keep", self.keep, minimum=1)
+            check_number("every", self.every, 1, whole=True)
+        check_number("keep", self.keep, 1, whole=True)
         check_bool("resume", self.resume)
 
 
@@ -153,8 +153,8 @@ def write_checkpoint(
 
     Explained in: chapters/11_training, section "A run that cannot be lost".
     """
-    check_count("keep", keep, minimum=1)
-    check_count("step", checkpoint.step)
+    check_number("keep", keep, 1, whole=True)
+    check_number("step", checkpoint.step, 0, whole=True)
     folder = Path(folder)
     files = _files(checkpoint)
     place = folder / _name(checkpoint.step)

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tfbook._checks import check_count, check_ids, check_positive, check_rate
-from tfbook.training.objectives import IGNORE, Example, check_share
+from tfbook._checks import check_ids, check_number
+from tfbook.training.objectives import IGNORE, Example
 
 __all__ = [
     "corrupt_spans",
@@ -59,10 +59,10 @@ def mask_tokens(
     Source: [devlin2019bert]
     Explained in: chapters/11_training, section "Which question to train on".
     """
-    check_count("vocab_size", vocab_size, minimum=1)
-    check_count("mask_id", mask_id)
+    check_number("vocab_size", vocab_size, 1, whole=True)
+    check_number("mask_id", mask_id, 0, whole=True)
     check_ids("tokens", tokens, below=vocab_size)
-    check_share("share", share)
+    check_number("share", share, 0, 1)
     kept_out = sorted({mask_id, *special})
     ordinary = torch.ones(vocab_size, dtype=torch.bool)
     ordinary[[i for i in kept_out if i < vocab_size]] = False
@@ -119,7 +119,7 @@ def corrupt_spans(
     Explained in: chapters/11_training, section "Which question to train on".
     """
     tokens, sentinels = _ids("tokens", tokens, 2), _ids("sentinels", sentinels, 2)
-    check_share("share", share)
+    check_number("share", share, 0, 1)
     _check_length(mean_length)
     n_cut = min(max(round(share * len(tokens)), 1), len(tokens) - 1)
     n_spans = min(max(round(n_cut / mean_length), 1), len(tokens) - n_cut)
@@ -203,9 +203,9 @@ def infill(
     Explained in: chapters/11_training, section "Which question to train on".
     """
     tokens = _ids("tokens", tokens, 1)
-    check_count("mask_id", mask_id)
-    check_share("share", share)
-    check_positive("mean_length", mean_length)
+    check_number("mask_id", mask_id, 0, whole=True)
+    check_number("share", share, 0, 1)
+    check_number("mean_length", mean_length, above=0)
     left, lengths = round(share * len(tokens)), []
     while left > 0:
         drawn = torch.poisson(torch.tensor(float(mean_length)), generator=generator)
@@ -241,7 +241,7 @@ def delete_tokens(
     Explained in: chapters/11_training, section "Which question to train on".
     """
     tokens = _ids("tokens", tokens, 1)
-    check_rate("share", share)
+    check_number("share", share, 0, below=1)
     draws = torch.rand(len(tokens), generator=generator).tolist()
     kept = [token for token, u in zip(tokens, draws, strict=True) if u >= share]
     return kept or tokens[:1]
@@ -264,7 +264,7 @@ def permute_sentences(
     Explained in: chapters/11_training, section "Which question to train on".
     """
     tokens = _ids("tokens", tokens, 1)
-    check_count("end_id", end_id)
+    check_number("end_id", end_id, 0, whole=True)
     sentences = [[]]
     for token in tokens:
         sentences[-1].append(token)
@@ -314,6 +314,6 @@ def _ids(name: str, value: object, minimum: int) -> list[int]:
 
 
 def _check_length(mean_length: object) -> None:
-    check_positive("mean_length", mean_length)
+    check_number("mean_length", mean_length, above=0)
     if mean_length < 1:
         raise ValueError(f"mean_length must be at least 1, got {mean_length}")

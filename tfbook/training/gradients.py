@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from tfbook._checks import check_bool, check_count
+from tfbook._checks import check_bool, check_number
 from tfbook.training.processes import Ranks, move
 from tfbook.training.resuming import Source
 
@@ -44,7 +44,7 @@ class Execution:
 
     def __post_init__(self):
         """Check each of them."""
-        check_count("accumulate", self.accumulate, minimum=1)
+        check_number("accumulate", self.accumulate, 1, whole=True)
         check_bool("shard", self.shard)
         if self.precision not in PRECISIONS:
             names = ", ".join(PRECISIONS)

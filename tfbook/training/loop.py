@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from tqdm import tqdm
 
-from tfbook._checks import check_bool, check_count, check_positive
+from tfbook._checks import check_bool, check_number
 from tfbook.training.checkpoints import Checkpointing
 from tfbook.training.gradients import (
     AT_ONCE,
@@ -182,10 +182,10 @@ def _mean(total, count, step):
 
 
 def _check(model, optimizer, steps, clip, execution, monitoring, checkpointing, progress):
-    check_count("steps", steps, minimum=1)
+    check_number("steps", steps, 1, whole=True)
     check_bool("progress", progress)
     if clip is not None:
-        check_positive("clip", clip)
+        check_number("clip", clip, above=0)
     kinds = {"execution": (execution, Execution), "monitoring": (monitoring, Monitoring)}
     if checkpointing is not None:
         kinds["checkpointing"] = checkpointing, Checkpointing

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from tfbook._checks import check_count
+from tfbook._checks import check_number
 from tfbook.training.processes import Ranks
 from tfbook.training.resuming import get_random, set_random
 
@@ -45,7 +45,7 @@ class Monitoring:
 
     def __post_init__(self):
         """Check each of them."""
-        check_count("every", self.every, minimum=1)
+        check_number("every", self.every, 1, whole=True)
         if self.evaluate is not None and not callable(self.evaluate):
             kind = type(self.evaluate).__name__
             raise TypeError(f"evaluate must be a function of the model, got {kind}")
@@ -53,7 +53,7 @@ class Monitoring:
             kind = type(self.monitors).__name__
             raise TypeError(f"monitors must be functions by name, a dictionary, got {kind}")
         if self.patience is not None:
-            check_count("patience", self.patience, minimum=1)
+            check_number("patience", self.patience, 1, whole=True)
             if self.evaluate is None:
                 raise ValueError("patience waits for a smaller loss of evaluate, which is missing")
 

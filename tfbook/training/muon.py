@@ -5,12 +5,13 @@ Explained in: chapters/11_training, section "Optimizers".
 
 import math
 from collections.abc import Callable, Collection
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tfbook._checks import check_count, check_float
+from tfbook._checks import check_float, check_number
 from tfbook.training.optimizers import CHECKS, AdamW, Group, State, Written, check_amount
 
 __all__ = ["Muon", "muon_groups", "orthogonalize"]
@@ -60,7 +61,7 @@ class Muon(AdamW):
 
     checks = {
         **CHECKS,
-        "steps": check_count,
+        "steps": partial(check_number, low=0, whole=True),
         "scale": _one_of("spectral", "adamw"),
         "precision": _one_of("bfloat16", "full"),
         "rule": _one_of("muon", "adamw"),
@@ -157,7 +158,7 @@ def orthogonalize(matrix: Float[Tensor, "R C"], *, steps: int = 5) -> Float[Tens
     Explained in: chapters/11_training, section "Optimizers".
     """
     check_float("matrix", matrix)
-    check_count("steps", steps)
+    check_number("steps", steps, 0, whole=True)
     if matrix.ndim != 2:
         raise ValueError(f"matrix must have 2 dimensions, got shape {tuple(matrix.shape)}")
     a, b, c = 3.4445, -4.7750, 2.0315

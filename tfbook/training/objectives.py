@@ -8,7 +8,7 @@ batches with unequal numbers of tokens are added up before the division.
 Explained in: chapters/11_training, section "What is minimised".
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -18,13 +18,13 @@ from torch.nn import functional
 
 from tfbook._checks import (
     check_bool,
-    check_count,
     check_float,
     check_ids,
-    check_positive,
+    check_number,
     check_same,
     check_shape,
     check_tensor,
+    check_token_mask,
 )
 
 __all__ = [
@@ -98,7 +98,7 @@ def cross_entropy(
     Explained in: chapters/11_training, section "What is minimised".
     """
     _check_targets(logits, targets, ignore)
-    check_share("label_smoothing", label_smoothing)
+    check_number("label_smoothing", label_smoothing, 0, 1)
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
     summed = reduction in ("mean", "sum")
@@ -146,8 +146,8 @@ def smooth_targets(
     Source: [szegedy2016rethinking]
     Explained in: chapters/11_training, section "Label smoothing".
     """
-    check_count("n_classes", n_classes, minimum=1)
-    check_share("label_smoothing", label_smoothing)
+    check_number("n_classes", n_classes, 1, whole=True)
+    check_number("label_smoothing", label_smoothing, 0, 1)
     _check_range("targets", targets, n_classes)
     one_hot = functional.one_hot(targets.long(), n_classes).to(torch.get_default_dtype())
     return (1 - label_smoothing) * one_hot + label_smoothing / n_classes
@@ -187,7 +187,7 @@ def info_nce(
     if a.ndim != 2 or a.shape != b.shape:
         raise ValueError(f"a and b must be (B, D), got {tuple(a.shape)} and {tuple(b.shape)}")
     check_same(a=a, b=b)
-    check_positive("temperature", temperature)
+    check_number("temperature", temperature, above=0)
     check_bool("symmetric", symmetric)
     scores = functional.normalize(a, dim=-1) @ functional.normalize(b, dim=-1).mT / temperature
     partners = torch.arange(len(a), device=a.device)
@@ -230,13 +230,13 @@ def distillation(
     check_float("teacher", teacher)
     check_shape("teacher", teacher, student.shape, "the student's")
     check_same(student=student, teacher=teacher)
-    check_positive("temperature", temperature)
+    check_number("temperature", temperature, above=0)
     log_p = (teacher.detach() / temperature).log_softmax(-1)  # (..., V)
     log_q = (student / temperature).log_softmax(-1)
     divergence = functional.kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1)
     if mask is None:
         return temperature**2 * divergence.mean()
-    check_mask(mask, divergence.shape)
+    check_token_mask(mask, divergence.shape, "that of the tokens")
     return temperature**2 * (divergence * mask).sum() / mask.sum().clamp(min=1)
 
 
@@ -268,7 +268,7 @@ def next_tokens(tokens: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"] | None = N
         raise ValueError(f"tokens must have at least 2 columns, got {tuple(tokens.shape)}")
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     if mask is not None:
-        check_mask(mask, tokens.shape)
+        check_token_mask(mask, tokens.shape, "that of the tokens")
         targets = targets.masked_fill(~(mask[:, 1:] & mask[:, :-1]), IGNORE)
     return Example(inputs, targets)
 
@@ -361,7 +361,7 @@ def translation_loss(
     source, target = pair
     check_ids("source", source)
     check_ids("target", target)
-    check_count("pad_id", pad_id)
+    check_number("pad_id", pad_id, 0, whole=True)
     source_mask, target_mask = source != pad_id, target != pad_id  # (B, M) and (B, N)
     inputs, targets = next_tokens(target, target_mask)
     logits = model(source, inputs, source_mask=source_mask, target_mask=target_mask[:, :-1])
@@ -397,17 +397,3 @@ def _check_range(name: str, value: object, below: int, ignore: int | None = None
         )
 
 
-def check_mask(mask: object, shape: Sequence[int]) -> None:
-    """Raise unless ``mask`` is boolean and has the shape of the tokens."""
-    check_tensor("mask", mask)
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean with True = token, got {mask.dtype}")
-    check_shape("mask", mask, shape, "that of the tokens")
-
-
-def check_share(name: str, value: object) -> None:
-    """Raise unless ``value`` is a number from 0 to 1."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} must be from 0 to 1, got {value}")

@@ -15,13 +15,14 @@ Explained in: chapters/11_training, section "Optimizers".
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tfbook._checks import check_bool, check_rate
+from tfbook._checks import check_bool, check_number
 
 __all__ = [
     "Adafactor",
@@ -42,17 +43,14 @@ OTHER_KEYS = {"params", "param_names", "initial_lr", "name"}
 
 def check_amount(name: str, value: object) -> None:
     """Raise unless ``value`` is a finite number and not negative."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be finite and at least 0, got {value}")
+    check_number(name, value, 0)
 
 
 def _check_betas(name: str, value: object) -> None:
     if not (isinstance(value, (tuple, list)) and len(value) == 2):
         raise TypeError(f"{name} must be a pair of numbers, got {value!r}")
     for each in value:
-        check_rate(name, each)
+        check_number(name, each, 0, below=1)
 
 
 def _check_eps(name: str, value: object) -> None:
@@ -65,7 +63,7 @@ def _check_eps(name: str, value: object) -> None:
 CHECKS = {
     "lr": check_amount,
     "weight_decay": check_amount,
-    "momentum": check_rate,
+    "momentum": partial(check_number, low=0, below=1),
     "nesterov": check_bool,
     "betas": _check_betas,
     "eps": _check_eps,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tfbook import data
-from tfbook._checks import check_count
+from tfbook._checks import check_number
 from tfbook.data import (
     BOS,
     EOS,
@@ -318,7 +318,7 @@ def _texts(path: str | None) -> tuple[str, str]:
 
 def _decoder(choices: Mapping[str, object], vocab_size: int) -> TransformerConfig:
     """Return the config of a small model as they are made today."""
-    check_count("d_model", choices["d_model"], minimum=1)
+    check_number("d_model", choices["d_model"], 1, whole=True)
     d_ff = 8 * math.ceil(choices["d_model"] / 3)  # three matrices of it cost what two of 4 d do
     layer = Layer(
         Attention(choices["heads"], position=Rotary(), bias=False),
@@ -326,7 +326,7 @@ def _decoder(choices: Mapping[str, object], vocab_size: int) -> TransformerConfi
         norm=Norm("rms"),
         dropout=choices["dropout"],
     )
-    check_count("layers", choices["layers"], minimum=1)
+    check_number("layers", choices["layers"], 1, whole=True)
     return TransformerConfig(
         vocab_size,
         choices["d_model"],

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from tfbook._checks import check_count, check_positive
+from tfbook._checks import check_number
 
 __all__ = [
     "SCHEDULES",
@@ -77,8 +77,8 @@ def noam(step: int, *, d_model: int, warmup: int) -> float:
     Explained in: chapters/11_training, section "The learning rate over time".
     """
     _check_step(step, warmup)
-    check_count("d_model", d_model, minimum=1)
-    check_count("warmup", warmup, minimum=1)
+    check_number("d_model", d_model, 1, whole=True)
+    check_number("warmup", warmup, 1, whole=True)
     s = max(step, 1)
     return d_model**-0.5 * min(s**-0.5, s * warmup**-1.5)
 
@@ -99,7 +99,7 @@ def inverse_sqrt(step: int, *, warmup: int) -> float:
     Explained in: chapters/11_training, section "The learning rate over time".
     """
     _check_step(step, warmup)
-    check_count("warmup", warmup, minimum=1)
+    check_number("warmup", warmup, 1, whole=True)
     return _rise(step, warmup) if step <= warmup else math.sqrt(warmup / step)
 
 
@@ -167,7 +167,7 @@ def exponential(step: int, *, rate: float, warmup: int = 0) -> float:
     Explained in: chapters/11_training, section "The learning rate over time".
     """
     _check_step(step, warmup)
-    check_positive("rate", rate)
+    check_number("rate", rate, above=0)
     if rate > 1:
         raise ValueError(f"rate must be at most 1, got {rate}")
     return _rise(step, warmup) if step < warmup else rate ** (step - warmup)
@@ -199,8 +199,8 @@ def restarts(
     """
     _check_step(step, warmup)
     _check_floor(floor)
-    check_count("period", period, minimum=1)
-    check_count("stretch", stretch, minimum=1)
+    check_number("period", period, 1, whole=True)
+    check_number("stretch", stretch, 1, whole=True)
     if step < warmup:
         return _rise(step, warmup)
     place, length = step - warmup, period
@@ -246,7 +246,7 @@ def wsd(
     """
     _check_step(step, warmup)
     _check_course(steps, warmup, floor)
-    check_count("decay", decay, minimum=1)
+    check_number("decay", decay, 1, whole=True)
     if warmup + decay > steps:
         raise ValueError(
             f"warmup and decay must fit into steps = {steps}, got {warmup} and {decay}"
@@ -312,19 +312,16 @@ def _half_wave(progress: float) -> float:
 
 
 def _check_step(step: object, warmup: object) -> None:
-    check_count("step", step)
-    check_count("warmup", warmup)
+    check_number("step", step, 0, whole=True)
+    check_number("warmup", warmup, 0, whole=True)
 
 
 def _check_course(steps: object, warmup: int, floor: object) -> None:
-    check_count("steps", steps, minimum=1)
+    check_number("steps", steps, 1, whole=True)
     _check_floor(floor)
     if warmup >= steps:
         raise ValueError(f"warmup must be fewer than steps = {steps}, got {warmup}")
 
 
 def _check_floor(floor: object) -> None:
-    if isinstance(floor, bool) or not isinstance(floor, (int, float)):
-        raise TypeError(f"floor must be a number, got {type(floor).__name__}")
-    if not 0 <= floor <= 1:
-        raise ValueError(f"floor must be from 0 to 1, got {floor}")
+    check_number("floor", floor, 0, 1)

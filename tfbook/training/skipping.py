@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from tfbook._checks import check_bool, check_count, check_rate
+from tfbook._checks import check_bool, check_number
 from tfbook.models import Residual, Stack
 
 __all__ = ["keep_layers", "layer_drop", "stochastic_depth"]
@@ -31,7 +31,7 @@ def stochastic_depth(model: nn.Module, rate: float, *, growing: bool = True) -> 
     Source: [huang2016stochastic]
     Explained in: chapters/11_training, section "Leaving out whole layers".
     """
-    check_rate("rate", rate)
+    check_number("rate", rate, 0, below=1)
     check_bool("growing", growing)
     for stack in _stacks(model):
         for depth, block in enumerate(stack.blocks, 1):
@@ -57,7 +57,7 @@ def layer_drop(model: nn.Module, rate: float) -> None:
     Source: [fan2020reducing]
     Explained in: chapters/11_training, section "Leaving out whole layers".
     """
-    check_rate("rate", rate)
+    check_number("rate", rate, 0, below=1)
     for stack in _stacks(model):
         stack.layer_drop = float(rate)
 
@@ -77,7 +77,7 @@ def keep_layers(stack: Stack, layers: Sequence[int]) -> Stack:
     """
     layers = list(layers)
     for number in layers:
-        check_count("layers", number)
+        check_number("layers", number, 0, whole=True)
     rising = all(a < b for a, b in zip(layers, layers[1:], strict=False))
     if not layers or not rising or layers[-1] >= len(stack.blocks):
         raise ValueError(

@@ -4,13 +4,14 @@ Explained in: chapters/11_training, section "Optimizers".
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from tfbook._checks import check_float, check_positive
+from tfbook._checks import check_float, check_number
 from tfbook.training.optimizers import CHECKS, Group, State, Written
 
 __all__ = ["Sophia", "gauss_newton_bartlett", "hutchinson"]
@@ -48,7 +49,7 @@ class Sophia(Written):
     Explained in: chapters/11_training, section "Optimizers".
     """
 
-    checks = {**CHECKS, "gamma": check_positive}
+    checks = {**CHECKS, "gamma": partial(check_number, above=0)}
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from tfbook import _checks
 from tfbook.attention import VARIANTS, attend, attention_with, merge_partials
 
 B, H, N, M, D, E = 2, 3, 5, 7, 11, 13
+INF, NAN = float("inf"), float("nan")
 BOUNDS = {name: Bound(variant.fn, variant) for name, variant in VARIANTS.items()}
 DOT = [name for name in BOUNDS if not VARIANTS[name].parameters]  # d_q and d_k must agree
 
@@ -215,3 +216,43 @@ def test_the_tests_check_the_shapes_in_the_signatures():
 @pytest.mark.parametrize("check", [_checks.check_positive, _checks.check_count])
 def test_a_good_number_passes(check):
     assert check("number", 3) is None
+
+
+RANGES = {
+    "of a count": ({"low": 0, "whole": True}, [0, 7], [-1], "n must be at least 0, got -1"),
+    "of a size": ({"low": 1, "whole": True}, [1], [0], "n must be at least 1, got 0"),
+    "between": ({"low": 0, "high": 1}, [0, 0.5, 1], [-0.1, 1.1, NAN], "n must be from 0 to 1, got"),
+    "below": ({"low": 0, "below": 1}, [0, 0.99], [1, -1, INF], "from 0 up to below 1, got"),
+    "above": ({"above": 0}, [1e-9, 5], [0, -2.0, INF, NAN], "n must be finite and above 0, got"),
+    "share": ({"high": 1, "above": 0}, [1, 0.1], [0, 1.5], "n must be above 0 and at most 1, got"),
+    "finite": ({}, [-3, 0, 1e30], [INF, -INF, NAN], "n must be finite, got"),
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_a_number_is_refused_out_of_its_range(name):
+    bounds, good, bad, message = RANGES[name]
+    for value in good:
+        _checks.check_number("n", value, **bounds)
+    for value in bad:
+        with pytest.raises(ValueError, match=message):
+            _checks.check_number("n", value, **bounds)
+
+
+@pytest.mark.parametrize("value", [True, "1", None, torch.tensor(1), 1j])
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_no_number_is_refused(value, whole):
+    wanted = "an integer" if whole else "a number"
+    with pytest.raises(TypeError, match=f"n must be {wanted}, got {type(value).__name__}"):
+        _checks.check_number("n", value, whole=whole)
+
+
+def test_a_count_is_no_fraction():
+    with pytest.raises(TypeError, match="n must be an integer, got float"):
+        _checks.check_number("n", 2.0, whole=True)
+
+
+def test_leading_dimensions_broadcast_as_those_of_tensors():
+    for shapes in ([(2, 3), (3,)], [(), (5,)], [(4, 1, 3), (2, 1)], [(0,), (1,)], [(7,)]):
+        named = {f"x{i}": shape for i, shape in enumerate(shapes)}
+        assert _checks.broadcast_batch(**named) == tuple(torch.broadcast_shapes(*shapes))

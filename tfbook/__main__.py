@@ -14,18 +14,7 @@ from tfbook import pretrained
 from tfbook._checks import check_number
 from tfbook.data import BOS, EOS
 from tfbook.generation import GREEDY, Sampling, generate
-from tfbook.models import (
-    FFN,
-    PRESETS,
-    Attention,
-    Classes,
-    Layer,
-    Norm,
-    Patches,
-    Rotary,
-    TransformerConfig,
-    build,
-)
+from tfbook.models import PRESETS, Classes, Patches, build, preset
 from tfbook.training import (
     DEFAULTS,
     PRECISIONS,
@@ -314,13 +303,8 @@ def _read_model(name):
     """Return a model that writes, from text to ids and back, which ids end it, and its state."""
     if name in _languages():
         found = pretrained.load(name)
-        return (
-            found.model,
-            lambda text: found.encode(text)[0].tolist(),
-            found.decode,
-            found.eos_ids,
-            None,
-        )
+        ids_of = lambda text: found.encode(text)[0].tolist()  # noqa: E731
+        return found.model, ids_of, found.decode, found.eos_ids, None
     if not os.path.isdir(name):
         raise ValueError(
             f"model must be a run's folder or one of {', '.join(_languages())}, got {name!r}"
@@ -366,9 +350,8 @@ def _bench(chosen):
     if chosen.threads is not None:
         torch.set_num_threads(chosen.threads)
     torch.manual_seed(0)
-    attention = Attention(4, position=Rotary(), bias=False)
-    layer = Layer(attention, FFN(344, "swiglu", bias=False), norm=Norm("rms"))
-    config = TransformerConfig(63, 128, decoder=[layer] * 4)
+    sizes = {"d_model": 128, "n_layers": 4, "n_heads": 4, "n_kv_heads": 4, "d_ff": 344}
+    config = preset("smollm2-135m", vocab_size=63, **sizes)
     model, batch = build(config), torch.randint(0, 63, (16, 257))
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 

@@ -61,22 +61,24 @@ def check_number(
     above: float | None = None,
     below: float | None = None,
     whole: bool = False,
+    finite: bool = True,
 ) -> None:
-    """Raise unless ``value`` is a finite number from ``low`` to ``high``, an integer if ``whole``.
+    """Raise unless ``value`` is a number from ``low`` to ``high``, an integer if ``whole``.
 
-    ``above`` and ``below`` are bounds that are themselves left out.
+    ``above`` and ``below`` are bounds that are themselves left out. It must be finite, unless
+    that is not asked for.
 
     Raises:
         TypeError: if it is not a Python number, or not an integer where one is wanted.
-        ValueError: if it is out of range, infinite or NaN.
+        ValueError: if it is out of range, NaN, or not finite.
     """
     kinds, wanted = ((int, torch.SymInt), "an integer") if whole else ((int, float), "a number")
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
-    fits = low <= value <= high and (whole or math.isfinite(value))
+    fits = low <= value <= high and (whole or not finite or math.isfinite(value))
     fits = fits and (above is None or value > above) and (below is None or value < below)
     if not fits:
-        bounds = _bounds(low, high, above, below, finite=not whole)
+        bounds = _bounds(low, high, above, below, finite=finite and not whole)
         raise ValueError(f"{name} must be {bounds}, got {value}")
 
 
@@ -307,7 +309,7 @@ def broadcast_batch(**shapes: Sequence[int]) -> Shape:
     Raises:
         ValueError: if they do not broadcast.
     """
-    longest = max(map(len, shapes.values()), default=0)
+    longest = max([0, *[len(shape) for shape in shapes.values()]])
     padded = [(1,) * (longest - len(shape)) + tuple(shape) for shape in shapes.values()]
     batch = []
     for sizes in zip(*padded, strict=True):
@@ -421,7 +423,6 @@ def check_attention(
     check_bool("causal", causal)
     if scale is not None:
         check_number("scale", scale, above=0)
-    return scores_shape
 
 
 def _check_broadcasts(

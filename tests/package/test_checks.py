@@ -213,9 +213,9 @@ def test_the_tests_check_the_shapes_in_the_signatures():
         attend(**inputs(v=torch.randn(B, H, M - 1, E)))
 
 
-@pytest.mark.parametrize("check", [_checks.check_positive, _checks.check_count])
-def test_a_good_number_passes(check):
-    assert check("number", 3) is None
+def test_a_good_number_passes_and_nothing_comes_back():
+    assert _checks.check_number("n", 3) is None
+    assert _checks.check_number("n", 3, whole=True) is None
 
 
 RANGES = {
@@ -245,6 +245,13 @@ def test_what_is_no_number_is_refused(value, whole):
     wanted = "an integer" if whole else "a number"
     with pytest.raises(TypeError, match=f"n must be {wanted}, got {type(value).__name__}"):
         _checks.check_number("n", value, whole=whole)
+
+
+def test_what_need_not_be_finite_is_still_a_number():
+    _checks.check_number("n", INF, 0, finite=False)
+    for value in (NAN, -1.0, -INF):
+        with pytest.raises(ValueError, match="n must be at least 0, got"):
+            _checks.check_number("n", value, 0, finite=False)
 
 
 def test_a_count_is_no_fraction():

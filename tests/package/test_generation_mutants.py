@@ -364,7 +364,7 @@ MUTANTS = [
         "the temperature is not applied",
         "tfbook.generation.speculative",
         "return sampling(logits.double(), seen).softmax(dim=-1)",
-        "return replace(sampling, temperature=1.0)(logits.double(), seen).softmax(dim=-1)",
+        "return Sampling(top_k=sampling.top_k)(logits.double(), seen).softmax(dim=-1)",
         "test_speculation_draws_from_the_warped_distribution",
     ),
     Mutant(

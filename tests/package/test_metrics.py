@@ -142,7 +142,7 @@ def test_bad_predictions_are_refused(score):
         score(truth[:2], truth)
     with pytest.raises(ValueError, match="nothing is left to count"):
         score(truth, torch.zeros_like(truth), ignore=0)
-    with pytest.raises(TypeError, match="ignore must be an integer or None, got float"):
+    with pytest.raises(TypeError, match="ignore must be an integer, got float"):
         score(truth, truth, ignore=0.0)
 
 

@@ -28,7 +28,7 @@ ROOMS = {
     "recurrent": "cells networks gradients seq2seq",
     "models": "norms residual feed_forward states blocks embeddings heads initial account spec "
     "placements layers ends changes config presets architectures",
-    "pretrained": "files decoders families conversion loading",
+    "pretrained": "files part_names decoders families conversion loading",
     "generation": "prompts sampling decoding tables scoring beam speculative",
     "training": "schedules objectives denoising optimizers muon sophia skipping processes "
     "history checkpoints resuming gradients monitoring loop recipes",

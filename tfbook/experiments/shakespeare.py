@@ -36,20 +36,10 @@ from jaxtyping import Int
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from tfbook import data
+from tfbook import data, models
 from tfbook.data import Windows, char_tokenizer, rows
 from tfbook.generation import Sampling, generate
-from tfbook.models import (
-    FFN,
-    Attention,
-    Layer,
-    Learned,
-    Norm,
-    Rotary,
-    Tokens,
-    TransformerConfig,
-    build,
-)
+from tfbook.models import FFN, Attention, Layer, Learned, Norm, Rotary, Tokens, TransformerConfig
 from tfbook.pretrained import cache_folder
 from tfbook.training import (
     Checkpointing,
@@ -169,7 +159,7 @@ def make_model(name: str, recipe: Recipe, vocab_size: int) -> nn.Module:
         net = FFN(recipe.d_ff, "swiglu", bias=False)
         layer = Layer(attention, net, norm=Norm("rms"), dropout=rate)
         embedding = Tokens(scale="sqrt(d_model)", dropout=rate)
-    model = build(
+    model = models.build(
         TransformerConfig(*sizes, decoder=[layer] * LAYERS, embedding=embedding, **shared)
     )
     if recipe.plain:
@@ -478,7 +468,7 @@ def report(
     log["best_order"] = min(losses, key=lambda k: losses[k]["valid"])
     if weights:
         log["sha256"] = hashlib.sha256(save(weights)).hexdigest()
-        model = build(config)
+        model = models.build(config)
         model.load_state_dict(weights)
         log["sample"] = _sample(model.eval(), tokenizer, sample, seed)
     log["seconds"] = round(sum(each.curve.seconds[-1] for each in trainings.values()))

@@ -39,7 +39,7 @@ def perplexity(nats: float, tokens: int = 1) -> float:
     Source: [jelinek1977perplexity]
     Explained in: chapters/11_training, section "Is it any good?".
     """
-    check_number("nats", nats, 0)
+    check_number("nats", nats, 0, finite=False)
     check_number("tokens", tokens, 1, whole=True)
     try:
         return math.exp(nats / tokens)
@@ -70,6 +70,6 @@ def bits_per_byte(nats: float, n_bytes: int) -> float:
     Source: [gao2020pile]
     Explained in: chapters/11_training, section "Is it any good?".
     """
-    check_number("nats", nats, 0)
+    check_number("nats", nats, 0, finite=False)
     check_number("n_bytes", n_bytes, 1, whole=True)
     return nats / (n_bytes * math.log(2))

@@ -12,7 +12,7 @@ from tfbook.models.layers import Layer, Norm
 from tfbook.models.placements import InAttention, InEmbedding
 from tfbook.models.spec import Spec
 
-__all__ = ["change", "choice"]
+__all__ = []
 
 # What several parts have under one name, and means one thing all the same.
 COMMON = {"dropout": (Layer, Tokens, Patches), "norm": (), "position": ()}

@@ -26,18 +26,7 @@ from tfbook.positions import (
     check_base,
 )
 
-__all__ = [
-    "Heads",
-    "InAttention",
-    "InEmbedding",
-    "Learned",
-    "LinearBias",
-    "Rotary",
-    "Shaw",
-    "Sinusoidal",
-    "T5Buckets",
-    "TransformerXL",
-]
+__all__ = ["Learned", "LinearBias", "Rotary", "Shaw", "Sinusoidal", "T5Buckets", "TransformerXL"]
 
 
 class Heads(NamedTuple):

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tfbook._checks import check_number
 
-__all__ = ["PLACES", "Place", "Residual", "check_place", "drop"]
+__all__ = ["Residual"]
 
 Place = Literal["pre", "post", "inside", "both", "none"]
 PLACES = ("pre", "post", "inside", "both", "none")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tfbook.models import FFN, Attention, Layer, NextToken, Norm, Rotary, Tokens, TransformerConfig
 from tfbook.positions import LinearScaling, Llama3Scaling, RotaryScaling, YarnScaling
 
-__all__ = ["ACTIVATIONS", "GATED", "MODERN", "Modern", "activation", "modern", "must_be"]
+__all__ = ["MODERN", "Modern"]
 
 Settings = Mapping[str, object]
 ACTIVATIONS = {

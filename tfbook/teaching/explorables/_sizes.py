@@ -148,7 +148,9 @@ def settled(now: dict) -> dict:
 def config_of(model: Mapping) -> TransformerConfig:
     """Return a settled model as a config: the preset of its name with these sizes."""
     changes = {key: model[key] for key in SIZES}
-    return preset(model["preset"], tie_embeddings=model["tied"], **changes)
+    if model["head"]:
+        changes["tie_embeddings"] = model["tied"]
+    return preset(model["preset"], **changes)
 
 
 def parts_of(model: Mapping) -> list[dict]:

@@ -76,6 +76,7 @@ SMOKE = {
     "steps": 2,
     "recurrent_seeds": (0,),
     "epochs": 1,
+    "n_pairs": 64,
     "tested": 4,
     "n_examples": 1,
     "most": 6,
@@ -244,6 +245,7 @@ def run(
     steps: int = 2200,
     recurrent_seeds: tuple[int, ...] = (0, 1),
     epochs: int = 14,
+    n_pairs: int | None = None,
     tested: int | None = None,
     n_examples: int = 12,
     most: int = MOST,
@@ -255,6 +257,7 @@ def run(
         steps: of its training.
         recurrent_seeds: one recurrent network on the same tokens for each.
         epochs: of their training.
+        n_pairs: how many pairs of sentences to learn from; all when omitted.
         tested: how many test sentences; all when omitted.
         n_examples: how many of them are kept with their alignments.
         most: tokens of a translation.
@@ -264,7 +267,7 @@ def run(
         of what :func:`words` makes of them, also by length of the source; `beams`, likewise, for
         every third sentence; and the weights of the first Transformer in half precision.
     """
-    pairs, valid = english_french("train"), english_french("valid")
+    pairs, valid = english_french("train")[:n_pairs], english_french("valid")[:n_pairs]
     test = english_french("test")[:tested]
     sources, references = [list(side) for side in zip(*test, strict=True)]
     english = translation.tokenizers()[0]

@@ -7,9 +7,9 @@ import re
 # early, so that at the end small files keep every process busy. A file that is missing here costs
 # nothing but a few idle seconds.
 LONG = (
-    "tests/site/test_jupyterlab.py",
-    "tests/site/test_explorables.py",
+    "tests/site/test_jupyterlab.py",  # beside it nothing that starts a browser
     "tests/package/test_exercises.py",
+    "tests/site/test_explorables.py",
     "tests/package/test_*experiment*.py",
     "chapters/*.ipynb",
     "tests/site/test_pages.py",

@@ -30,8 +30,10 @@ def expand(app: Sphinx, page: str, source: list[str]) -> None:
 def document(room: str) -> str:
     """Return the Markdown that documents a room."""
     door = importlib.import_module(room)
-    parts = [_block(f".. automodule:: {room}")]
     homes = dict(_homes(door))
+    said = [n for n in door.__all__ if getattr(getattr(door, n), "__module__", None) == room]
+    entries = [line for name in said for line in _entry(door, name, room)]
+    parts = [_block(f".. automodule:: {room}", "", *entries)]
     for name in modules_of(door):
         module = importlib.import_module(f"{room}.{name}")
         lines = [f".. automodule:: {module.__name__}", ""]

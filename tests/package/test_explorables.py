@@ -866,7 +866,7 @@ def test_nbval_accepts_the_normalised_outputs_of_a_live_kernel(tmp_path):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("nbval")
     sources = [
-        "from tfbook import explorables",
+        "from tfbook.teaching import explorables",
         "explorables.softmax_temperature()",
         "explorables.attention_steps()",
         "explorables.soft_lookup_plane()",

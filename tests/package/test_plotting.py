@@ -278,7 +278,7 @@ def test_style_leaves_nothing_behind():
 
 def test_no_window_and_no_pyplot_is_needed():
     code = (
-        "import sys\nfrom tfbook import plotting\n"
+        "import sys\nfrom tfbook.teaching import plotting\n"
         f"plotting.bars({{'a': 1}}, ylabel='y', title='T', alt={ALT!r})\n"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )

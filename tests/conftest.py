@@ -12,12 +12,13 @@ from pathlib import Path
 import hypothesis
 import jaxtyping
 import pytest
-import units
+import shapecheck
+from units import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
-jaxtyping.install_import_hook("tfbook", "shapecheck.check")
+shapecheck.install()
 
 # No test asserts a time; the same examples on every machine, so that a red test can be repeated.
 hypothesis.settings.register_profile("book", deadline=None, derandomize=True, database=None)
@@ -51,26 +52,6 @@ def browser_path():
         missing = "Chromium is not installed (Debian: apt-get install chromium)"
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(missing)
     return path
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items):
-    """Let long files begin; within a file nothing changes its place."""
-    items.sort(key=lambda item: units.place(item.nodeid))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """With `--dist loadfile` deal out these units, each as soon as a process is free for it."""
-    if config.getoption("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadFileScheduling
-
-    class Units(LoadFileScheduling):
-        def _split_scope(self, nodeid):
-            return units.unit_of(nodeid)
-
-    return Units(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -64,7 +64,8 @@ def test_variant_has(variant, check, plain):
     not (shutil.which("g++") and Path(sysconfig.get_path("include"), "Python.h").exists()),
     reason="torch.compile's default backend needs g++ and Python's headers",
 )
-def test_the_reference_compiles_to_machine_code(plain):
+def test_the_reference_compiles_to_machine_code(plain, monkeypatch):
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # no processes beside this one
     q, k, v = Case().qkv()
     with torch_may_warn():
         compiled = torch.compile(plain["reference"].fn, fullgraph=True)

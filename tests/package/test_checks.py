@@ -1,12 +1,17 @@
 """Bad input: every attention variant refuses it with a message that names what is wrong."""
 
+import beartype
 import jaxtyping
 import pytest
+import shapecheck
 import torch
 from attention_properties import Bound
+from jaxtyping import Float
+from torch import Tensor
 
 from tfbook import _checks
 from tfbook.attention import VARIANTS, attend, attention_with, merge_partials
+from tfbook.models import preset
 
 B, H, N, M, D, E = 2, 3, 5, 7, 11, 13
 INF, NAN = float("inf"), float("nan")
@@ -211,6 +216,24 @@ def test_parts_that_do_not_fit_are_not_merged(outputs, log_sum_exps, message):
 def test_the_tests_check_the_shapes_in_the_signatures():
     with pytest.raises(jaxtyping.TypeCheckError):
         attend(**inputs(v=torch.randn(B, H, M - 1, E)))
+
+
+def test_what_names_no_array_has_its_types_checked():
+    with pytest.raises(beartype.roar.BeartypeCallHintParamViolation):
+        preset(3)
+
+
+def test_a_shape_is_seen_wherever_it_stands_in_a_signature():
+    row = Float[Tensor, "n"]  # noqa: F821
+    with_shapes = [row, tuple[str, row], list[row | None], "LaterInTheModule"]
+    for hint, seen in [(hint, True) for hint in with_shapes] + [(Tensor, False), (int, False)]:
+
+        def function(x, y=None):
+            pass
+
+        for name in ("x", "return"):
+            function.__annotations__ = {name: hint}
+            assert shapecheck.names_an_array(function) is seen, (name, hint)
 
 
 def test_a_good_number_passes_and_nothing_comes_back():

@@ -8,16 +8,9 @@ from repofiles import ROOT, files, short
 from units import ALONE, LONG, place, unit_of
 
 CONFTEST = """
-from types import SimpleNamespace
-from pathlib import Path
 import sys
 sys.path.insert(0, {tests!r})
-sys.path.insert(0, {root!r})
-import importlib.util
-spec = importlib.util.spec_from_file_location("whole", {tests!r} + "/conftest.py")
-whole = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(whole)
-pytest_xdist_make_scheduler = whole.pytest_xdist_make_scheduler
+from units import pytest_xdist_make_scheduler
 def pytest_runtest_logreport(report):
     if report.when == "call" and hasattr(report, "node"):
         with open("ran", "a") as file:
@@ -56,12 +49,12 @@ def test_long_files_stand_before_the_others():
 
 def test_two_processes_share_the_units(tmp_path):
     """A file stays in one process and in its order; what stands alone goes to both."""
-    root = str(ROOT)
-    (tmp_path / "conftest.py").write_text(CONFTEST.format(root=root, tests=f"{root}/tests"))
+    (tmp_path / "conftest.py").write_text(CONFTEST.format(tests=str(ROOT / "tests")))
     for name in "ab":
         (tmp_path / f"test_{name}.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile"]
-    command += ["--no-loadscope-reorder", "-p", "no:cacheprovider", str(tmp_path)]
+    command += ["--no-loadscope-reorder", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+    command += ["-p", "no:jaxtyping", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]

@@ -179,21 +179,36 @@ def origin(request, figures_at, folder):
     return figures_at if request.param == "http" else folder.as_uri()
 
 
+@pytest.fixture(scope="module")
+def free_pages():
+    """Pages that no test uses, by kind: figures keep nothing, so a page serves many tests."""
+    return {}
+
+
 @pytest.fixture
-def visit(browser, folder):
+def visit(browser, folder, free_pages):
     """Open a page; every console error and every page error fails the test in the end."""
-    contexts, complaints = [], []
+    used = []
 
     def opened(name, origin=None, *, width=1280, theme="light", touch=False, scripts=True):
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, has_touch=touch, is_mobile=touch,
-            java_script_enabled=scripts, reduced_motion="reduce",
-        )  # fmt: skip
-        contexts.append(context)
-        context.set_default_timeout(10_000)
-        page = context.new_page()
-        page.on("console", lambda m: m.type == "error" and complaints.append(m.text))
-        page.on("pageerror", lambda e: complaints.append(str(e)))
+        kind = (touch, scripts)
+        if free_pages.setdefault(kind, []):
+            page = free_pages[kind].pop()
+            page.complaints.clear()
+            page.emulate_media(media="null", reduced_motion="reduce")
+            page.set_viewport_size({"width": width, "height": 900})
+            page.mouse.move(0, 0)
+        else:
+            context = browser.new_context(
+                viewport={"width": width, "height": 900}, has_touch=touch, is_mobile=touch,
+                java_script_enabled=scripts, reduced_motion="reduce",
+            )  # fmt: skip
+            context.set_default_timeout(10_000)
+            page = context.new_page()
+            page.complaints = complaints = []
+            page.on("console", lambda m: m.type == "error" and complaints.append(m.text))
+            page.on("pageerror", lambda e: complaints.append(str(e)))
+        used.append((kind, page))
         page.goto(f"{origin or folder.as_uri()}/{name}.html")
         if scripts:
             page.evaluate("theme => (document.documentElement.dataset.theme = theme)", theme)
@@ -202,9 +217,9 @@ def visit(browser, folder):
         return page
 
     yield opened
-    for context in contexts:
-        context.close()
-    assert complaints == []
+    for kind, page in used:
+        free_pages[kind].append(page)
+    assert [line for _, page in used for line in page.complaints] == []
 
 
 def value(page, name):

@@ -72,7 +72,8 @@ def choice(config: object, name: str) -> object:
 def _changed(value: object, changes: Mapping[str, object], skip: Collection[str] = ()) -> object:
     """Return a part, or a list of them, with the changes that are its own made."""
     if isinstance(value, tuple):
-        return tuple(_changed(each, changes, skip) for each in value)
+        new = {key: _changed(each, changes, skip) for key, each in _unlike(value).items()}
+        return tuple(new[id(each)] for each in value)
     if isinstance(value, Norm) and "norm" in changes:
         value = changes["norm"]
     if not isinstance(value, Spec):
@@ -114,15 +115,20 @@ def _word(part: Spec) -> str:
 
 
 def _parts(value: object) -> Iterator[Spec]:
-    """Yield every description in a config."""
+    """Yield every description in a config, a repeated one once."""
     if isinstance(value, tuple):
-        for each in value:
+        for each in _unlike(value).values():
             yield from _parts(each)
     elif dataclasses.is_dataclass(value):
         if isinstance(value, Spec):
             yield value
         for each in dataclasses.fields(value):
             yield from _parts(getattr(value, each.name))
+
+
+def _unlike(layers: tuple) -> dict[int, object]:
+    """Return the layers of a stack, which mostly repeats one, each once and by identity."""
+    return {id(each): each for each in layers}
 
 
 def _names(config: object) -> dict[str, set[str]]:

@@ -204,7 +204,7 @@ class Reader:
             return self._term(text, anchor)
         if name.startswith("book/api/") and anchor:
             return self._name_of_package(text, file.stem, anchor)
-        if name.startswith("chapters/start/"):
+        if not anchor and name.startswith("chapters/start/"):
             return f"{{download}}`{text} <{path}>`"
         if anchor and (number := NUMBER.fullmatch(text)):
             return self._equation(file, number[1], anchor)

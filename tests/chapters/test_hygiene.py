@@ -209,10 +209,19 @@ def conventions(path):
     yield from reader.complaints
 
 
+def open_solutions(path):
+    """The code of a solution is folded in JupyterLab too."""
+    for number, cell in code(path):
+        solves = isinstance(cell.metadata.get("tfbook", {}).get("solution"), str)
+        folded = cell.metadata.get("jupyter", {})
+        if solves and not (folded.get("source_hidden") and folded.get("outputs_hidden")):
+            yield f"cell {number}: a solution lies open"
+
+
 LOOKS = (
     normal_form, cell_ids, order, kernel, complaints, machines_and_warnings, widget_views,
     no_text_form, pictures, markdown_images, weight, left_out, unknown_tags, sources, seeds,
-    conventions,
+    conventions, open_solutions,
 )  # fmt: skip
 
 
@@ -266,6 +275,7 @@ PLANTED = [
     (weight, [nbformat.v4.new_markdown_cell("x" * CHAPTER_BYTES)], "bytes"),
     (normal_form, [_cell(extra=1)], "normal form"),
     (conventions, [_text("[a](#b)")], "no heading"),
+    (open_solutions, [_cell(tfbook={"solution": "ex-a"}, jupyter={"source_hidden": True})], "open"),
     (only_myst, [_text("See {term}`x`.")], "a role"),
     (only_myst, [_text("`a` {py:func}`~x.y` and $x$")], "a role"),
     (only_myst, [_text("> ```{note} A\n> ```")], "a directive"),

@@ -26,6 +26,7 @@ KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "nam
 LANGUAGE = {"file_extension": ".py", "name": "python", "pygments_lexer": "ipython3"}
 # What a cell's metadata may keep: how it is shown and tested, and what it treats.
 KEPT = ("mystnb", "tags", "tfbook")
+FOLDED = ("source_hidden", "outputs_hidden")  # in JupyterLab
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 CELL_SECONDS = 600
 START_SECONDS = 180
@@ -48,8 +49,9 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
         cell.id = _unique(cell.get("id") or f"cell-{number}", seen)
         cell.source = cell.source.rstrip()
         metadata = {key: cell.metadata[key] for key in KEPT if cell.metadata.get(key)}
-        if cell.metadata.get("jupyter", {}).get("source_hidden"):
-            metadata["jupyter"] = {"source_hidden": True}
+        folded = [key for key in FOLDED if cell.metadata.get("jupyter", {}).get(key)]
+        if folded:
+            metadata["jupyter"] = dict.fromkeys(folded, True)
         cell.metadata = nbformat.from_dict(metadata)
         if cell.cell_type == "code":
             count += 1

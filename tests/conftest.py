@@ -59,5 +59,6 @@ def shape_checks(request):
     """Switch the run-time check of shapes off for a test marked `untyped`."""
     off = request.node.get_closest_marker("untyped") is not None
     jaxtyping.config.update("jaxtyping_disable", off)
+    shapecheck.calls.clear()
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

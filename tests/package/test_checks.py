@@ -218,6 +218,16 @@ def test_the_tests_check_the_shapes_in_the_signatures():
         attend(**inputs(v=torch.randn(B, H, M - 1, E)))
 
 
+def test_of_many_calls_one_in_ten_is_looked_at():
+    good, bad = inputs(), inputs(v=torch.randn(B, H, M - 1, E))
+    for _ in range(shapecheck.ALL):
+        attend(**good)
+    for _ in range(shapecheck.ONE_IN):
+        with pytest.raises((ValueError, jaxtyping.TypeCheckError)) as seen:
+            attend(**bad)
+    assert seen.type is jaxtyping.TypeCheckError
+
+
 def test_what_names_no_array_has_its_types_checked():
     with pytest.raises(beartype.roar.BeartypeCallHintParamViolation):
         preset(3)

@@ -26,6 +26,13 @@ KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "nam
 LANGUAGE = {"file_extension": ".py", "name": "python", "pygments_lexer": "ipython3"}
 # What a cell's metadata may keep: how it is shown and tested, and what it treats.
 KEPT = ("mystnb", "tags", "tfbook")
+# What JupyterLab folds: what these tags fold in the page. Other cells may say so by themselves.
+FOLDS = {
+    "hide-input": ("source_hidden",),
+    "remove-input": ("source_hidden",),
+    "hide-output": ("outputs_hidden",),
+    "hide-cell": ("source_hidden", "outputs_hidden"),
+}
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 CELL_SECONDS = 600
 START_SECONDS = 180
@@ -48,14 +55,23 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
         cell.id = _unique(cell.get("id") or f"cell-{number}", seen)
         cell.source = cell.source.rstrip()
         metadata = {key: cell.metadata[key] for key in KEPT if cell.metadata.get(key)}
-        if cell.metadata.get("jupyter", {}).get("source_hidden"):
-            metadata["jupyter"] = {"source_hidden": True}
+        if folded := _folded(cell):
+            metadata["jupyter"] = dict.fromkeys(folded, True)
         cell.metadata = nbformat.from_dict(metadata)
         if cell.cell_type == "code":
             count += 1
             cell.execution_count = count
             cell.outputs = _outputs(cell.outputs, count)
     return notebook
+
+
+def _folded(cell: NotebookNode) -> list[str]:
+    """Return what JupyterLab folds of a cell, in the words of its metadata."""
+    marked = cell.metadata.get("jupyter", {})
+    found = {name for name in ("source_hidden", "outputs_hidden") if marked.get(name)}
+    if cell.cell_type == "code":
+        found.update(*(FOLDS.get(tag, ()) for tag in cell.metadata.get("tags", ())))
+    return sorted(found)
 
 
 def _unique(name: str, seen: set[str]) -> str:

@@ -54,7 +54,8 @@ def starting(notebook: NotebookNode, name: str) -> NotebookNode:
         else:
             cell.outputs, cell.execution_count = [], None
         if cell.source and not cell.metadata.get("tfbook", {}).get("solution"):
-            cell.metadata = nbformat.from_dict({})
+            folded = {key: cell.metadata[key] for key in ("jupyter",) if key in cell.metadata}
+            cell.metadata = nbformat.from_dict(folded)
             cells.append(cell)
     if inside:
         raise ValueError(f"{name}: a solution does not end")

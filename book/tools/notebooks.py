@@ -150,6 +150,12 @@ def write(notebook: NotebookNode, path: Path) -> bool:
     text = nbformat.writes(notebook).rstrip("\n") + "\n"
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return False
+    replace(text, path)
+    return True
+
+
+def replace(text: str, path: Path) -> None:
+    """Write a text in one step: a reader of the file sees the old one or the new one."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
@@ -159,7 +165,6 @@ def write(notebook: NotebookNode, path: Path) -> bool:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    return True
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -24,6 +24,7 @@ from docutils.nodes import make_id
 
 BOOK = Path(__file__).resolve().parent.parent
 MOST_TOPICS_IN_A_CELL = 3
+CITATION = "book/bibliography.md#"
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def _scan_notebook(path: Path, index: Index) -> None:
             index.errata[name].append(place)
         if len(topics) > MOST_TOPICS_IN_A_CELL:
             index.faults.append(f"{place} is the home of {len(topics)} topics; spread them")
-        if cell.cell_type == "markdown" and "{cite" in cell.source:
+        if cell.cell_type == "markdown" and CITATION in cell.source:
             index.cited.add(place)
         if cell.cell_type == "code":
             claims, faults, working = claims_of(cell.source)
@@ -176,9 +177,9 @@ def headings(source: str) -> Iterator[tuple[int, str]]:
     """Yield level and plain text of each Markdown heading outside of code fences."""
     fence = ""
     for line in source.splitlines():
-        mark = re.match(r" {0,3}(`{3,}|~{3,}|:{3,})", line)
+        mark = re.match(r" {0,3}(`{3,}|~{3,})", line)
         if mark and not fence:
-            fence = mark[1] if mark[1][0] != ":" else ""
+            fence = mark[1]
         elif fence and line.strip().startswith(fence):
             fence = ""
         elif not fence and (match := re.match(r" {0,3}(#{1,6})\s+(.*?)\s*#*\s*$", line)):
@@ -187,8 +188,7 @@ def headings(source: str) -> Iterator[tuple[int, str]]:
 
 def plain(markdown: str) -> str:
     """Strip the marks of inline Markdown, as the anchors of a page do."""
-    text = re.sub(r"\{[\w:-]+\}`([^`<]*)(?:<[^>]*>)?`", r"\1", markdown)
-    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", markdown)
     text = re.sub(r"\$([^$]*)\$", r"\1", text)
     text = text.replace("`", "")
     return re.sub(r"(\*\*|__|\*|(?<!\w)_|_(?!\w))", "", text).strip()

@@ -1,8 +1,9 @@
 """The Sphinx extension of the book: what turns notebooks into pages that need no network.
 
-It takes alternative text and size of pictures from the notebooks and refuses pictures without,
-numbers chapters as their files are numbered, loads a figure's scripts only where a figure stands,
-writes the indexes (`pages`), and brings the files that come from packages (`assets`).
+It reads the notebooks' Markdown (`conventions`), takes alternative text and size of pictures from
+them and refuses pictures without, numbers chapters as their files are numbered, loads a figure's
+scripts only where a figure stands, writes the indexes (`pages`), and brings the files that come
+from packages (`assets`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 import tfbook
-from book.tools import assets, pages, rooms
+from book.tools import assets, conventions, pages, rooms, targets
 
 LOG = logging.getLogger(__name__)
 CHAPTER = re.compile(r"chapters/(\d\d)_")
@@ -122,11 +123,14 @@ def depart_picture(self: Any, node: nodes.image) -> None:
 
 
 def number_chapters(app: Sphinx, env: Any) -> list[str]:
-    """Give a chapter, its equations and its exercises the number in its file's name.
+    """Give a chapter the number in its file's name, equations and exercises those in its text.
 
     Sphinx counts the chapters that are there, so the only one would be the first.
     """
     for name in env.all_docs:
+        written = getattr(env, conventions.NUMBERS, {}).get(name, {})
+        for numbers in env.toc_fignumbers.get(name, {}).values():
+            numbers.update({key: written[key] for key in numbers if key in written})
         match = CHAPTER.match(name)
         sections = env.toc_secnumbers.get(name)
         if not match or not sections:
@@ -136,8 +140,6 @@ def number_chapters(app: Sphinx, env: Any) -> list[str]:
             anchor: (first, *number[1:]) if number else number
             for anchor, number in sections.items()
         }
-        for numbers in env.toc_fignumbers.get(name, {}).values():
-            numbers.update({key: (first, *number[1:]) for key, number in numbers.items()})
         for titled in (env.titles[name], *env.tocs[name].findall(nodes.reference)):
             if titled.get("secnumber"):
                 titled["secnumber"] = (first, *titled["secnumber"][1:])
@@ -222,9 +224,7 @@ class AuthorYear(BaseLabelStyle):
         """Yield a label for each entry; equal ones get a letter."""
         seen: dict[str, int] = {}
         for entry in sorted_entries:
-            people = [" ".join(p.prelast_names + p.last_names) for p in entry.persons["author"]]
-            who = f"{people[0]} et al." if len(people) > 2 else " and ".join(people)
-            label = f"{who}, {entry.fields['year']}"
+            label = f"{targets.authors(entry)}, {entry.fields['year']}"
             seen[label] = seen.get(label, 0) + 1
             yield label if seen[label] == 1 else f"{label}{chr(96 + seen[label])}"
 
@@ -317,6 +317,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", name_version)
     app.connect("env-get-outdated", outdated_pages)
     app.connect("source-read", rooms.expand)
+    app.connect("source-read", conventions.read)
     app.connect("doctree-read", describe_pictures)
     app.connect("env-get-updated", number_chapters, priority=900)  # after Sphinx has counted
     app.connect("autodoc-process-docstring", read_docstring, priority=400)

@@ -5,7 +5,7 @@
 A lab in `chapters/` is solved: behind each empty step stands its folded solution, and the outputs
 are stored. The notebook of the same name in `chapters/start/` has the tasks, the empty steps and
 the checks, and neither solutions nor outputs. It is made, never edited; `make notebooks` makes it
-anew with the lab. What JupyterLab does not read, such as `{cite}`, becomes plain Markdown.
+anew with the lab.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from nbformat import NotebookNode
 ROOT = Path(__file__).resolve().parent.parent.parent
 CHAPTERS = ROOT / "chapters"
 KINDS = ("lab_", "project_")
-FENCE = re.compile(r"(?ms)^(`{3,}|:{3,})\{(?P<kind>[\w-]+)\}(?P<title>[^\n]*)\n(?P<body>.*?)^\1 *$")
 INTRODUCTION = """\
-**This is the starting notebook.** Save it under another name before you write in it: it is made \
-anew with each version of the book. Go from top to bottom; where a cell ends in `check(...)`, fill \
-in the function above it until the check has passed. Cells further down call your functions, so \
-they fail as long as a step before them is empty. The solved notebook is \
-[{name}](../{name}.ipynb)."""
+**This is the starting notebook.** `make lab` opens a copy of your own; elsewhere save it under \
+another name before you write in it, for it is made anew with each version of the book. Go from \
+top to bottom; where a cell ends in `check(...)`, fill in the function above it until the check has \
+passed. Cells further down call your functions, so they fail as long as a step before them is \
+empty. The solved notebook is [{name}](../{name}.ipynb)."""
 
 
 def is_lab(name: str) -> bool:
@@ -38,72 +37,28 @@ def is_lab(name: str) -> bool:
 def starting(notebook: NotebookNode, name: str) -> NotebookNode:
     """Return a solved notebook without its solutions and outputs, for JupyterLab.
 
-    Left out are the cells between `{solution-start}` and `{solution-end}`, and those whose metadata
-    says `{"tfbook": {"solution": true}}`.
-
-    Raises:
-        ValueError: if a solution begins inside another one, or does not end.
+    Left out are the cells whose metadata names an exercise that they solve,
+    `{"tfbook": {"solution": "ex-name"}}`, or says that they are part of the solved notebook only,
+    `{"tfbook": {"solution": true}}`.
     """
-    cells, inside = [], False
+    cells = []
     for cell in copy.deepcopy(notebook.cells):
-        if cell.cell_type == "markdown":
-            cell.source, inside = _outside(cell.source, inside)
-            cell.source = _readable(cell.source)
-        elif inside:
+        if cell.metadata.get("tfbook", {}).get("solution"):
             continue
+        if cell.cell_type == "markdown":
+            cell.source = _from_below(cell.source)
         else:
             cell.outputs, cell.execution_count = [], None
-        if cell.source and not cell.metadata.get("tfbook", {}).get("solution"):
-            folded = {key: cell.metadata[key] for key in ("jupyter",) if key in cell.metadata}
-            cell.metadata = nbformat.from_dict(folded)
-            cells.append(cell)
-    if inside:
-        raise ValueError(f"{name}: a solution does not end")
+        folded = {key: cell.metadata[key] for key in ("jupyter",) if key in cell.metadata}
+        cell.metadata = nbformat.from_dict(folded)
+        cells.append(cell)
     cells.insert(1, nbformat.v4.new_markdown_cell(INTRODUCTION.format(name=name), id="start-here"))
     return nbformat.v4.new_notebook(cells=cells, metadata=copy.deepcopy(notebook.metadata))
 
 
-def _outside(source: str, inside: bool) -> tuple[str, bool]:
-    """Return what stands outside of solutions, and whether one is open at the end."""
-    kept, place = [], 0
-    for fence in FENCE.finditer(source):
-        if fence["kind"] not in ("solution-start", "solution-end"):
-            continue
-        if (fence["kind"] == "solution-end") != inside:
-            raise ValueError(f"solutions do not alternate at {fence[0]!r}")
-        if not inside:
-            kept.append(source[place : fence.start()])
-        place, inside = fence.end(), not inside
-    if not inside:
-        kept.append(source[place:])
-    return "".join(kept).strip(), inside
-
-
-def _readable(source: str) -> str:
-    """Write directives, roles and labels of MyST as Markdown that JupyterLab shows."""
-    source = FENCE.sub(_plain_fence, source)
-    source = re.sub(r"\{doc\}`/?(?:chapters/)?([\w/]+)`", r"[\1](../\1.ipynb)", source)
-    source = re.sub(r"\{cite(?::(\w+))?\}`([^`]+)`", _citation, source)
-    source = re.sub(r"\{[\w:]+\}`~?([^`<]+?)(?: *<[^>]*>)?`", r"`\1`", source)
-    return re.sub(r"(?m)^\$\$ \([\w:-]+\)$", "$$", source)
-
-
-def _plain_fence(fence: re.Match) -> str:
-    body = re.sub(r"(?m)\A(:\w+:[^\n]*\n)+", "", fence["body"]).strip()
-    return f"**{fence['title'].strip()}**\n\n{body}"
-
-
-def _citation(role: re.Match) -> str:
-    bib = (ROOT / "book" / "references.bib").read_text(encoding="utf-8")
-    found = []
-    for key in role[2].split(","):
-        entry = re.search(rf"(?s)^@\w+\{{{key.strip()},(.*?)^\}}", bib, re.M)
-        names = re.search(r"author = \{(.*?)\},\n", entry[1])[1].split(" and ")
-        names = [re.sub(r"[{}]", "", name.partition(",")[0]) for name in names]
-        year = re.search(r"year = \{(\d+)\}", entry[1])[1]
-        who = " and ".join(names) if len(names) < 3 else f"{names[0]} et al."
-        found.append(f"{who} ({year})" if role[1] == "t" else f"{who}, {year}")
-    return ", ".join(found) if role[1] == "t" else f"({'; '.join(found)})"
+def _from_below(source: str) -> str:
+    """Lead the links of a notebook in `chapters/` to the same places from the folder below."""
+    return re.sub(r"(?<=\]\()(?![#/]|[a-z]+:)(?=[^()\s]+\))", "../", source)
 
 
 def text(name: str) -> str:

@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from repofiles import ROOT
 
-from book.tools.index import headings
+from book.tools.index import CITATION, headings
 
 CHAPTERS = sorted((ROOT / "chapters").glob("[0-9]*.ipynb"))
 FRAME = {"What to remember", "Further reading"}
@@ -51,11 +51,10 @@ def test_heading_levels_are_not_skipped(prose):
 
 
 def test_a_box_says_what_the_reader_will_be_able_to_do(cells):
-    title = r"\{admonition\} What you will be able to do"
-    box = re.search(rf"(?ms)^:::+{title}$(.*?)^:::", cells[0].source)
+    box = re.search(r"(?m)^> \*\*What you will be able to do\.\*\*(?:\n>.*)+", cells[0].source)
     assert box, "the first cell has no box 'What you will be able to do'"
-    assert len(re.findall(r"^\s*[*-] ", box[1], re.M)) >= 3
-    lower = box[1].lower()
+    assert len(re.findall(r"^> [*-] ", box[0], re.M)) >= 3
+    lower = box[0].lower()
     assert "before you start" in lower, "the box names no prerequisites"
     assert re.search(r"running time:.*(?:second|minute)", lower), "the box names no running time"
 
@@ -72,7 +71,7 @@ def test_it_ends_with_what_to_remember_and_further_reading(sections):
     titles = list(sections)
     assert titles[-2:] == ["What to remember", "Further reading"]
     last = "\n".join(cell.source for cell in sections["Further reading"])
-    assert len(re.findall(r"\{cite(?::\w+)?\}`", last)) >= 2
+    assert last.count(CITATION) >= 2
     remember = "\n".join(cell.source for cell in sections["What to remember"])
     assert len(re.findall(r"^\s*[*-] ", remember, re.M)) >= 3
 
@@ -96,34 +95,26 @@ def test_quizzes_have_names_of_their_own(cells):
 
 
 def test_there_are_exercises_at_three_levels(prose):
-    assert len(re.findall(r"^`{3,}\{exercise\}|^:{3,}\{exercise\}", prose, re.M)) >= 6
+    assert len(re.findall(r"^> \*\*Exercise ", prose, re.M)) >= 6
     for level in ("Warm-up", "Standard", "Challenge"):
         assert f"*{level}.*" in prose, f"no exercise of the level {level}"
 
 
-def test_each_exercise_has_a_folded_solution(prose):
-    exercises = re.findall(r"\{exercise\}[^\n]*\n:label: (\S+)", prose)
-    solutions = re.findall(r"\{solution-start\} (\S+)\n(?::label: \S+\n)?:class: dropdown", prose)
-    assert exercises
-    assert sorted(exercises) == sorted(solutions)
-    assert prose.count("{solution-start}") == prose.count("{solution-end}") == len(solutions)
+def marked(cells, mark):
+    return [c for c in cells if isinstance(c.metadata.get("tfbook", {}).get(mark), str)]
 
 
-def test_each_solution_is_run_and_passes_its_own_check(cells):
-    inside, passed = False, 0
-    for cell in cells:
-        if cell.cell_type == "markdown":
-            starts = cell.source.rfind("{solution-start}")
-            ends = cell.source.rfind("{solution-end}")
-            if starts != ends:
-                inside = starts > ends
-        elif inside and "check(" in cell.source:
+def test_each_exercise_has_a_solution_which_passes_its_own_check(cells):
+    exercises = [cell.metadata["tfbook"]["exercise"] for cell in marked(cells, "exercise")]
+    passed = []
+    for cell in marked(cells, "solution"):
+        if "check(" in cell.source:
             shown = "\n".join(str(o.get("data", {}).get("text/plain", "")) for o in cell.outputs)
             assert re.search(r"\bpassed\b|\ball \d+ checks\b", shown), f"a solution fails:\n{shown}"
-            passed += 1
-    assert passed == sum("{solution-start}" in cell.source for cell in cells)
+            passed.append(cell.metadata["tfbook"]["solution"])
+    assert exercises and sorted(passed) == sorted(exercises)
 
 
 def test_it_cites_and_it_claims(prose, cells):
-    assert "{cite" in prose
+    assert CITATION in prose
     assert re.search(r"^\s*claim\(", code_of(cells), re.M)

@@ -11,8 +11,11 @@ import pytest
 from repofiles import ROOT, findings
 
 from book.tools import notebooks
+from book.tools.conventions import Reader
+from book.tools.targets import FENCE
 
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
+EVERY = sorted((ROOT / "chapters").rglob("*.ipynb"))
 CHAPTER_BYTES = 3_000_000
 IMAGE_BYTES = 150_000
 CODE_LINES = 25
@@ -30,6 +33,20 @@ ALT_PLACEHOLDERS = {"plot", "figure", "image", "picture", "plot output", "graph"
 FORBIDDEN = re.compile(r"\b(?:interact|interactive|interactive_output|widgets\.Output|Output)\s*\(")
 MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\(")
 HTML_IMAGE = re.compile(r"<img\b[^>]*>", re.I)
+# What only MyST reads. Code and formulas are taken out before, but no role, which ends in code.
+CODE_OR_FORMULA = re.compile(
+    rf"{FENCE}|(?<!`)(?<!\}})(?P<tick>`+)(?!`).*?(?<!`)(?P=tick)(?!`)|\$\$.*?\$\$|\$[^$]*\$",
+    re.DOTALL | re.MULTILINE | re.VERBOSE,
+)
+ONLY_MYST = {
+    "a directive": r"^[ >]*(?:`{3,}|~{3,}) *\{|^[ >]*:{3,}",
+    "a role": r"\{[\w:+-]+\}`",
+    "a label": r"^\([^()\n]+\)= *$|\$\$ *\([\w:.-]+\) *$",
+    "attributes": r"\{ *[#.][\w-][^{}\n]*\}",
+    "a substitution": r"\{\{[^{}\n]+\}\}",
+    "a comment": r"^%",
+    "a break": r"^\+\+\+",
+}
 
 
 @functools.cache
@@ -189,10 +206,47 @@ def seeds(path):
         yield f"cells {found} set the seed"
 
 
+def only_myst(path):
+    """The Markdown is what every host shows: no role, no directive, no label of MyST."""
+    for number, cell in enumerate(read(path).cells):
+        if cell.cell_type != "markdown":
+            continue
+        for name, pattern in ONLY_MYST.items():
+            whole = name in ("a directive", "a label")
+            text = cell.source if whole else CODE_OR_FORMULA.sub("$$", cell.source)
+            if found := re.search(pattern, text, re.M):
+                yield f"cell {number}: {name} of MyST, {found[0]!r}"
+
+
+def conventions(path):
+    """Citations, links, equations, exercises, solutions: all lead somewhere and count right."""
+    reader = Reader(path, ROOT)
+    reader.read(copy.deepcopy(read(path)))
+    yield from reader.complaints
+
+
+def open_solutions(path):
+    """The code of a solution is folded in JupyterLab too."""
+    for number, cell in code(path):
+        solves = isinstance(cell.metadata.get("tfbook", {}).get("solution"), str)
+        folded = cell.metadata.get("jupyter", {})
+        if solves and not (folded.get("source_hidden") and folded.get("outputs_hidden")):
+            yield f"cell {number}: a solution lies open"
+
+
+def others_passes(path):
+    """A solution of the book counts as nobody's, what the reader writes as theirs."""
+    for number, cell in code(path):
+        solves = bool(cell.metadata.get("tfbook", {}).get("solution"))
+        calls = re.findall(r"(?m)^check\(.*$", cell.source)
+        if any(("record=False" in call) is not solves for call in calls):
+            yield f"cell {number}: a check has record=False in solutions, and nowhere else"
+
+
 LOOKS = (
     normal_form, cell_ids, order, kernel, complaints, machines_and_warnings, widget_views,
     no_text_form, pictures, markdown_images, weight, left_out, unknown_tags, sources, folds,
-    seeds,
+    seeds, conventions, open_solutions, others_passes,
 )  # fmt: skip
 
 
@@ -205,6 +259,10 @@ def test_notebooks_are_as_they_should_be(look):
     assert findings(CHAPTERS, look) == []
 
 
+def test_every_host_can_show_the_markdown():
+    assert len(EVERY) > len(CHAPTERS) and findings(EVERY, only_myst) == []
+
+
 def _cell(source="x", outputs=(), **metadata):
     return nbformat.v4.new_code_cell(
         source, execution_count=1, outputs=list(outputs), metadata=metadata
@@ -213,6 +271,10 @@ def _cell(source="x", outputs=(), **metadata):
 
 def _shown(data, marks=None):
     return _cell(outputs=[nbformat.v4.new_output("display_data", data, metadata=marks or {})])
+
+
+def _text(source):
+    return nbformat.v4.new_markdown_cell(source)
 
 
 HEAVY = base64.b64encode(b"x" * (IMAGE_BYTES + 1)).decode()
@@ -234,12 +296,41 @@ PLANTED = [
     (sources, [_cell("interact(f)")], "interact"),
     (sources, [_cell("x\n" * (CODE_LINES + 1))], "26 lines"),
     (sources, [_cell("!ls")], "'!'"),
+    (others_passes, [_cell("check('a', f)", tfbook={"solution": "ex-a"})], "record=False in"),
+    (others_passes, [_cell("check('a', f, record=False)")], "nowhere else"),
     (folds, [_cell("x", tags=["remove-input"])], "no ['source_hidden']"),
     (folds, [_cell("x", tags=["hide-input"], jupyter={"source_hidden": True})], "does not begin"),
     (seeds, [_cell("torch.manual_seed(0)"), _cell("torch.manual_seed(1)")], "[0, 1]"),
     (weight, [nbformat.v4.new_markdown_cell("x" * CHAPTER_BYTES)], "bytes"),
     (normal_form, [_cell(extra=1)], "normal form"),
+    (conventions, [_text("[a](#b)")], "no heading"),
+    (open_solutions, [_cell(tfbook={"solution": "ex-a"}, jupyter={"source_hidden": True})], "open"),
+    (only_myst, [_text("See {term}`x`.")], "a role"),
+    (only_myst, [_text("`a` {py:func}`~x.y` and $x$")], "a role"),
+    (only_myst, [_text("> ```{note} A\n> ```")], "a directive"),
+    (only_myst, [_text(":::{note}\nA\n:::")], "a directive"),
+    (only_myst, [_text("(here)=\n# A")], "a label"),
+    (only_myst, [_text("$$\nx\n$$ (eq:x)")], "a label"),
+    (only_myst, [_text("# A {#here}")], "attributes"),
+    (only_myst, [_text("A {{ word }}.")], "a substitution"),
 ]
+
+
+FINE = r"""`a {b}`, $\text{a}$`b`, $x_{#1}$, ``{`x`}``, {1, 2}, a (b)
+
+```python
+d = {"a": 1}  # {role}`x`
+```
+$$
+x_{a} \tag{2.1}
+$$
+"""
+
+
+def test_braces_of_code_and_formulas_are_no_fault(tmp_path):
+    path = tmp_path / "a.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[_text(FINE)]), path)
+    assert list(only_myst(path)) == []
 
 
 @pytest.mark.parametrize(("look", "cells", "words"), PLANTED)

@@ -37,7 +37,7 @@ def untidy():
                 nbformat.v4.new_output("execute_result", data={"text/plain": "1"}),
             ],
         ),
-        CODE("y = 2", execution_count=3),
+        CODE("y = 2", execution_count=3, metadata={"jupyter": {"outputs_hidden": True}}),
     ]
     cells[1].outputs[3].execution_count = 17
     view = "application/vnd.jupyter.widget-view+json"
@@ -67,6 +67,7 @@ def test_normal_form():
         "tags": ["hide-input"],
         "tfbook": {"topics": ["T030"]},
     }
+    assert done.cells[2].metadata == {"jupyter": {"outputs_hidden": True}}
     streams, shown, result = done.cells[1].outputs
     assert streams.text == "a\nb\n"
     assert set(shown.data) == {"text/html", "text/plain"}

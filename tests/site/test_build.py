@@ -15,6 +15,20 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 JUPYTER_BOOK = str(Path(sys.executable).with_name("jupyter-book"))
 ALT = "A square of seven by three points, all of them grey."
+TEXT = """\
+# Chapter
+
+## What's a sum?
+
+$$
+x \\tag{3.1}
+$$
+
+## Rows of $A$
+
+See [(3.1)](#What's-a-sum?) of ([B, 2020](../book/bibliography.md#a2020b)), and [up](#Chapter).
+"""
+LAB = "# Lab\n\n[(3.1)](03_rows.ipynb#What's-a-sum?) [sums](03_rows.ipynb#What's-a-sum?)\n\n"
 CLAIM = {
     "text/plain": "claim rows-sum: Rows sum to one. | measured 1 | expected 1 ± 1e-06 | not 2",
     "text/html": '<div class="tfbook-claim" id="claim-rows-sum">Rows sum to one.</div>',
@@ -42,14 +56,21 @@ def code(source, data, marks=None, **metadata):
     }  # fmt: skip
 
 
-def build(folder, *, marks, page=""):
+def markdown(name, source, **marks):
+    metadata = {"tfbook": marks} if marks else {}
+    return {"cell_type": "markdown", "id": name, "metadata": metadata, "source": source}
+
+
+def build(folder, *, marks, page="", text=""):
     """Build a book of one chapter and the index pages; return exit code and what was said."""
     picture = {"image/png": base64.b64encode(png()).decode(), "text/plain": "a picture"}
     claim = 'claim("rows-sum", "Rows sum to one.", rows, ones, 1e-6, wrong=[2])'
     treats = {"tfbook": {"topics": ["T031"], "errata": ["E017"]}}
-    text = "# Chapter\n\n## Rows of $A$\n\n$$x$$ (eq:x)\n\nSee {eq}`eq:x`."
     cells = [
-        {"cell_type": "markdown", "id": "a", "metadata": {}, "source": text},
+        markdown("a", TEXT),
+        markdown("b", "> **Exercise 3.1 (Sums).** Add *them*.", exercise="ex-sums"),
+        markdown("c", "**Solution of exercise 3.1.** Do it.", solution="ex-sums"),
+        markdown("d", "After it."),
         code("draw()", picture, {"image/png": marks}),
         code(claim, CLAIM, **treats),
     ]  # fmt: skip
@@ -62,12 +83,17 @@ def build(folder, *, marks, page=""):
         "slug: q-one\nquestion: How many?\nanswer: 3\ntolerance: 0.1\n```\n"
         f"```{{chapter-list}}\n03_rows: About rows\n04_later: About more\n```\n{page}",
         "book/references.bib": "@misc{a2020b, author={A B}, title={T}, year={2020}}",
+        "book/bibliography.md": "# Works\n\n```{bibliography}\n:all:\n```\n",
         "chapters/03_rows.ipynb": json.dumps(notebook),
+        "chapters/lab_x.ipynb": json.dumps(notebook | {"cells": [markdown("x", f"{LAB}{text}")]}),
         "_toc.yml": yaml.safe_dump(
             {
                 "format": "jb-book",
                 "root": "book/start",
-                "parts": [{"numbered": 2, "chapters": [{"file": "chapters/03_rows"}]}],
+                "parts": [
+                    {"numbered": 2, "chapters": [{"file": "chapters/03_rows"}]},
+                    {"chapters": [{"file": "chapters/lab_x"}, {"file": "book/bibliography"}]},
+                ],
             }
         ),
     }
@@ -75,9 +101,9 @@ def build(folder, *, marks, page=""):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     for part in ("book/topics.yml", "book/errata.yml", "_config.yml"):
         shutil.copy(ROOT / part, folder / part)
-    for name, text in pages.items():
+    for name, content in pages.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(content, encoding="utf-8")
     command = [JUPYTER_BOOK, "build", ".", "-W", "--keep-going", "-n"]
     made = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     return made.returncode, made.stdout + made.stderr
@@ -110,6 +136,18 @@ def test_a_picture_gets_its_text_and_its_size(chapter):
 
 def test_the_only_chapter_keeps_its_number(chapter, start):
     assert "(3.1)" in chapter and "(1.1)" not in chapter and "3. Chapter" in start
+
+
+def test_plain_markdown_becomes_links_equations_exercises(good, chapter):
+    lab = (good / "chapters" / "lab_x.html").read_text(encoding="utf-8")
+    assert '<span class="eqno">(3.1)' in chapter and "tag{" not in chapter
+    assert 'href="#equation-eq-3-1">(3.1)</a>' in chapter and 'href="#chapter"' in chapter
+    assert 'href="03_rows.html#equation-eq-3-1">(3.1)</a>' in lab
+    assert 'href="03_rows.html#what-s-a-sum"' in lab
+    assert 'title="A B. T. 2020."' in chapter and "bibtex-citation" in chapter
+    exercise, _, solution = chapter.partition('id="ex-sums"')[2].partition('id="sol-sums"')
+    assert "Exercise 3.1 " in exercise and "(Sums)" in exercise and "Add <em>them</em>" in exercise
+    assert "Do it." in solution.partition("After it.")[0] and "Solution of" not in solution
 
 
 def test_indexes_link_to_the_claim_and_to_the_section(start):
@@ -145,7 +183,10 @@ def test_faults_stop_the_build(tmp_path):
         "![](https://example.org/picture.png)\n\n```{claim} no-such-claim\n```\n\n"
         "```{explorable} no_such_figure\n```\n\n{doc}`nowhere`\n\n{cite:t}`nobody2020`\n"
     )
-    status, said = build(tmp_path, marks={"alt": "plot"}, page=faults)
+    text = "[a](#No-such-section), [`f`](../book/api/x.md#tfbook.x.no_such_name)"
+    (tmp_path / "book" / "api").mkdir(parents=True)
+    (tmp_path / "book" / "api" / "x.md").touch()
+    status, said = build(tmp_path, marks={"alt": "plot"}, page=faults, text=text)
     assert status != 0
     for words in (
         "picture without a text that says what it shows: alt='plot'",
@@ -154,6 +195,8 @@ def test_faults_stop_the_build(tmp_path):
         "no chapter shows a claim 'no-such-claim'",
         "tfbook.teaching.explorables has no 'no_such_figure'",
         "nowhere",
+        "links to #No-such-section, which is no heading of lab_x",
+        "no_such_name",
         "nobody2020",
     ):
         assert words in said, words

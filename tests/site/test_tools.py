@@ -123,19 +123,21 @@ def test_buttons_that_need_the_address_appear_with_it(url):
     assert options["use_repository_button"] is bool(url)
 
 
-def test_chapters_are_numbered_as_their_files():
+def test_chapters_are_numbered_as_their_files_and_equations_as_their_tags():
     title, entry = {"secnumber": (1,)}, {"secnumber": [1, 3]}
     toc = SimpleNamespace(findall=lambda kind: [entry, {}])
     env = SimpleNamespace(
         all_docs=["book/preface", "chapters/07_efficient", "chapters/lab_shakespeare"],
         toc_secnumbers={"chapters/07_efficient": {"": (1,), "#a": (1, 3), "#b": None}},
-        toc_fignumbers={"chapters/07_efficient": {"displaymath": {"eq": (1, 2)}}},
+        toc_fignumbers={"chapters/07_efficient": {"displaymath": {"eq": (1, 2), "b": (1, 3)}}},
+        tfbook_numbers={"chapters/07_efficient": {"eq": (7, 1)}},
         titles={"chapters/07_efficient": title},
         tocs={"chapters/07_efficient": toc},
     )
     assert site.number_chapters(None, env) == []
     assert env.toc_secnumbers["chapters/07_efficient"] == {"": (7,), "#a": (7, 3), "#b": None}
-    assert env.toc_fignumbers["chapters/07_efficient"] == {"displaymath": {"eq": (7, 2)}}
+    numbers = env.toc_fignumbers["chapters/07_efficient"]["displaymath"]
+    assert numbers == {"eq": (7, 1), "b": (1, 3)}
     assert title["secnumber"] == (7,) and entry["secnumber"] == (7, 3)
 
 

@@ -24,8 +24,8 @@ KINDS = ("lab_", "project_")
 INTRODUCTION = """\
 **This is the starting notebook.** `make lab` opens a copy of your own; elsewhere save it under \
 another name before you write in it, for it is made anew with each version of the book. Go from \
-top to bottom; where a cell ends in `check(...)`, fill in the function above it until the check has \
-passed. Cells further down call your functions, so they fail as long as a step before them is \
+top to bottom; where a cell ends in `check(...)`, fill in the function above it until the check \
+has passed. Cells further down call your functions, so they fail as long as a step before them is \
 empty. The solved notebook is [{name}](../{name}.ipynb)."""
 
 

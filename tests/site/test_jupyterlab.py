@@ -350,7 +350,8 @@ def test_each_notebook_reads_well_before_it_runs_and_opening_it_changes_nothing(
                 seen[f"{kind}, {colour}, {width}, {text!r}"] = True
         faults += [f"{name} {what}: {value}" for what, value in seen.items() if value]
     assert not faults, "\n".join(faults)
-    assert start.errors == []
+    # A panel that is closed at once takes back what it was about to ask of the kernel.
+    assert [error for error in start.errors if "Canceled future" not in error] == []
 
 
 def value(figure, name):

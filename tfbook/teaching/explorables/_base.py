@@ -148,13 +148,17 @@ class Explorable:
         payload = json.dumps({"data": self.data, **self._now()}, ensure_ascii=False)
         payload = payload.replace("<", "\\u003c")
         # Said in a notebook that was not run; the page, where the figure lives, hides it.
-        live = "answer" if self.module == "quiz" else "move the figure"
-        run = f'<p class="tfx-run" style="opacity: 0.75">Run this cell (Shift+Enter) to {live}.</p>'
+        run = (
+            "To answer, run the imports at the top and then this cell (Shift+Enter)."
+            if self.module == "quiz"
+            else "To move the figure, run the notebook up to here."
+        )
         return (
             f'<div class="tfbook-explorable" data-module="{self.module}">\n'
             f'<script type="application/json">{payload}</script>\n'
             f'<div class="tfx-text" style="{box("blue")}">\n'
-            f"{self._body or _paragraphs(repr(self))}\n{run}\n</div>\n</div>"
+            f"{self._body or _paragraphs(repr(self))}\n"
+            f'<p class="tfx-run" style="opacity: 0.75">{run}</p>\n</div>\n</div>'
         )
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:

@@ -40,8 +40,8 @@ test: $(VENV)/.test $(VENV)/.models  ## run every test: style, package, exercise
 		--nbval-kernel-startup-timeout 180 --nbval-cell-timeout 300 --ignore=chapters/start \
 		tests/package tests/repo tests/chapters chapters tests/site
 
-lab: $(VENV)/.book $(VENV)/.models  ## open the chapters in JupyterLab
-	@cd chapters && ../$(BIN)/jupyter lab
+lab: $(VENV)/.book $(VENV)/.models  ## open your copies of the chapters in JupyterLab, in work/
+	@$(BIN)/python book/tools/lab.py
 
 serve: $(BUILT)  ## serve the built book on this machine only
 	@echo "http://127.0.0.1:$(PORT) (Ctrl+C ends it)"

@@ -7,6 +7,7 @@ marked `untyped` and run without them too.
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import hypothesis
@@ -19,6 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 shapecheck.install()
+
+# A check that passes in a test is not the reader's.
+os.environ["TFBOOK_DATA"] = tempfile.mkdtemp(prefix="tfbook-data-")
 
 # No test asserts a time; the same examples on every machine, so that a red test can be repeated.
 hypothesis.settings.register_profile("book", deadline=None, derandomize=True, database=None)

@@ -26,7 +26,13 @@ KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "nam
 LANGUAGE = {"file_extension": ".py", "name": "python", "pygments_lexer": "ipython3"}
 # What a cell's metadata may keep: how it is shown and tested, and what it treats.
 KEPT = ("mystnb", "tags", "tfbook")
-FOLDED = ("source_hidden", "outputs_hidden")  # in JupyterLab
+# What JupyterLab folds: what these tags fold in the page. Other cells may say so by themselves.
+FOLDS = {
+    "hide-input": ("source_hidden",),
+    "remove-input": ("source_hidden",),
+    "hide-output": ("outputs_hidden",),
+    "hide-cell": ("source_hidden", "outputs_hidden"),
+}
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 CELL_SECONDS = 600
 START_SECONDS = 180
@@ -49,8 +55,7 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
         cell.id = _unique(cell.get("id") or f"cell-{number}", seen)
         cell.source = cell.source.rstrip()
         metadata = {key: cell.metadata[key] for key in KEPT if cell.metadata.get(key)}
-        folded = [key for key in FOLDED if cell.metadata.get("jupyter", {}).get(key)]
-        if folded:
+        if folded := _folded(cell):
             metadata["jupyter"] = dict.fromkeys(folded, True)
         cell.metadata = nbformat.from_dict(metadata)
         if cell.cell_type == "code":
@@ -58,6 +63,15 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
             cell.execution_count = count
             cell.outputs = _outputs(cell.outputs, count)
     return notebook
+
+
+def _folded(cell: NotebookNode) -> list[str]:
+    """Return what JupyterLab folds of a cell, in the words of its metadata."""
+    marked = cell.metadata.get("jupyter", {})
+    found = {name for name in ("source_hidden", "outputs_hidden") if marked.get(name)}
+    if cell.cell_type == "code":
+        found.update(*(FOLDS.get(tag, ()) for tag in cell.metadata.get("tags", ())))
+    return sorted(found)
 
 
 def _unique(name: str, seen: set[str]) -> str:
@@ -136,6 +150,12 @@ def write(notebook: NotebookNode, path: Path) -> bool:
     text = nbformat.writes(notebook).rstrip("\n") + "\n"
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return False
+    replace(text, path)
+    return True
+
+
+def replace(text: str, path: Path) -> None:
+    """Write a text in one step: a reader of the file sees the old one or the new one."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
@@ -145,7 +165,6 @@ def write(notebook: NotebookNode, path: Path) -> bool:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    return True
 
 
 def main(arguments: list[str] | None = None) -> int:

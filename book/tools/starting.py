@@ -22,11 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 CHAPTERS = ROOT / "chapters"
 KINDS = ("lab_", "project_")
 INTRODUCTION = """\
-**This is the starting notebook.** Save it under another name before you write in it: it is made \
-anew with each version of the book. Go from top to bottom; where a cell ends in `check(...)`, fill \
-in the function above it until the check has passed. Cells further down call your functions, so \
-they fail as long as a step before them is empty. The solved notebook is \
-[{name}](../{name}.ipynb)."""
+**This is the starting notebook.** `make lab` opens a copy of your own; elsewhere save it under \
+another name before you write in it, for it is made anew with each version of the book. Go from \
+top to bottom; where a cell ends in `check(...)`, fill in the function above it until the check \
+has passed. Cells further down call your functions, so they fail as long as a step before them is \
+empty. The solved notebook is [{name}](../{name}.ipynb)."""
 
 
 def is_lab(name: str) -> bool:
@@ -49,7 +49,8 @@ def starting(notebook: NotebookNode, name: str) -> NotebookNode:
             cell.source = _from_below(cell.source)
         else:
             cell.outputs, cell.execution_count = [], None
-        cell.metadata = nbformat.from_dict({})
+        folded = {key: cell.metadata[key] for key in ("jupyter",) if key in cell.metadata}
+        cell.metadata = nbformat.from_dict(folded)
         cells.append(cell)
     cells.insert(1, nbformat.v4.new_markdown_cell(INTRODUCTION.format(name=name), id="start-here"))
     return nbformat.v4.new_notebook(cells=cells, metadata=copy.deepcopy(notebook.metadata))

@@ -173,13 +173,29 @@ def sources(path):
     for number, cell in code(path):
         if FORBIDDEN.search(cell.source):
             yield f"cell {number} uses interact or Output"
-        lines = len(cell.source.splitlines())
+        lines = len(cell.source.removeprefix(says(cell)).splitlines())
         if lines > CODE_LINES:
             yield f"cell {number} has {lines} lines: move code to tfbook"
         needs = r"^\s*[!%]|\burlopen\b|\brequests\.|\.cuda\(\)"
         found = re.search(needs, cell.source, re.M)
         if found:
             yield f"cell {number}: {found[0]!r}"
+
+
+def says(cell):
+    """The first line of a folded cell, which JupyterLab shows in place of the code."""
+    drawn = any(kind.startswith("image/") for o in cell.outputs for kind in o.get("data", {}))
+    return f"# Folded: the code of the {'figure' if drawn else 'output'} below.\n"
+
+
+def folds(path):
+    """Code that the page folds is folded in JupyterLab, and says so."""
+    for number, cell in code(path):
+        wanted = {name for tag in tags(cell) for name in notebooks.FOLDS.get(tag, ())}
+        if missing := wanted - set(cell.metadata.get("jupyter", {})):
+            yield f"cell {number} is folded in the page, but has no {sorted(missing)}"
+        if "hide-input" in tags(cell) and not cell.source.startswith(says(cell)):
+            yield f"cell {number} does not begin with {says(cell)!r}"
 
 
 def seeds(path):
@@ -218,10 +234,19 @@ def open_solutions(path):
             yield f"cell {number}: a solution lies open"
 
 
+def others_passes(path):
+    """A solution of the book counts as nobody's, what the reader writes as theirs."""
+    for number, cell in code(path):
+        solves = bool(cell.metadata.get("tfbook", {}).get("solution"))
+        calls = re.findall(r"(?m)^check\(.*$", cell.source)
+        if any(("record=False" in call) is not solves for call in calls):
+            yield f"cell {number}: a check has record=False in solutions, and nowhere else"
+
+
 LOOKS = (
     normal_form, cell_ids, order, kernel, complaints, machines_and_warnings, widget_views,
-    no_text_form, pictures, markdown_images, weight, left_out, unknown_tags, sources, seeds,
-    conventions, open_solutions,
+    no_text_form, pictures, markdown_images, weight, left_out, unknown_tags, sources, folds,
+    seeds, conventions, open_solutions, others_passes,
 )  # fmt: skip
 
 
@@ -271,6 +296,10 @@ PLANTED = [
     (sources, [_cell("interact(f)")], "interact"),
     (sources, [_cell("x\n" * (CODE_LINES + 1))], "26 lines"),
     (sources, [_cell("!ls")], "'!'"),
+    (others_passes, [_cell("check('a', f)", tfbook={"solution": "ex-a"})], "record=False in"),
+    (others_passes, [_cell("check('a', f, record=False)")], "nowhere else"),
+    (folds, [_cell("x", tags=["remove-input"])], "no ['source_hidden']"),
+    (folds, [_cell("x", tags=["hide-input"], jupyter={"source_hidden": True})], "does not begin"),
     (seeds, [_cell("torch.manual_seed(0)"), _cell("torch.manual_seed(1)")], "[0, 1]"),
     (weight, [nbformat.v4.new_markdown_cell("x" * CHAPTER_BYTES)], "bytes"),
     (normal_form, [_cell(extra=1)], "normal form"),

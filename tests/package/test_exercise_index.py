@@ -35,8 +35,9 @@ print(*sys.modules)
 DRAWS = {"matplotlib", "IPython", "anywidget"}
 
 
+PARTS = ("_card", "_guard", "_index", "_progress", "_spec")
 SHARED = {
-    "tfbook.teaching", ROOM, *(f"{ROOM}.{part}" for part in ("_card", "_guard", "_index", "_spec"))
+    "tfbook.teaching", "tfbook.teaching.boxes", ROOM, *(f"{ROOM}.{part}" for part in PARTS)
 }  # fmt: skip
 
 

@@ -607,10 +607,17 @@ def test_nothing_needs_anywidget_until_there_is_a_kernel(monkeypatch):
         figure.widget  # noqa: B018
 
 
+def test_a_question_of_the_book_is_found_by_its_name():
+    choice, number = explorables.quiz("why-soft"), explorables.quiz("weights-of-equal-scores")
+    assert [c["correct"] for c in choice.data["choices"]] == [True, False, False, False]
+    assert (number.data["target"], number.data["tolerance"]) == (0.125, 0.001)
+    assert [wrong["value"] for wrong in number.data["feedback"]] == [8, 1, 0]
+
+
 FRESH = """
 import sys
 from tfbook.teaching import quiz
-print(quiz("a", "?", answer=1)._repr_mimebundle_()["text/plain"].count("?"))
+print(quiz("why-soft")._repr_mimebundle_()["text/plain"].count("?"))
 print(*sys.modules)
 from tfbook.teaching.explorables import softmax_temperature
 print(softmax_temperature()._repr_mimebundle_()["text/plain"].count("√d_k"))
@@ -622,8 +629,8 @@ def test_a_quiz_loads_nothing_that_computes_and_a_figure_what_it_needs():
     done = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     quiz, figure = (set(line.split()) for line in lines if "tfbook" in line)
-    shared = {"tfbook", "tfbook.teaching", "tfbook.teaching.explorables"}
-    rest = {f"tfbook.teaching.explorables.{name}" for name in ("_base", "_quiz")}
+    shared = {"tfbook", "tfbook.teaching", "tfbook.teaching.explorables", "tfbook.teaching.boxes"}
+    rest = {f"tfbook.teaching.explorables.{name}" for name in ("_base", "_questions", "_quiz")}
     assert {name for name in quiz if name.partition(".")[0] == "tfbook"} == shared | rest
     assert not {"torch", "numpy", "anywidget", "matplotlib"} & quiz
     assert {"torch", "tfbook.attention"} <= figure
@@ -671,6 +678,10 @@ BAD = [
     (lambda: X.quiz("a", " ", answer=1), ValueError, "question must not be empty"),
     (lambda: X.quiz("a", "one ` tick", answer=1), ValueError, "backticks in pairs"),
     (lambda: X.quiz("a", "?"), ValueError, "give either choices or answer"),
+    (lambda: X.quiz("why-sof"), ValueError, "'why-sof' is not a .* did you mean 'why-soft'"),
+    (lambda: X.quiz("zzzz"), ValueError, "'zzzz' is not a question of the book: for a question of"),
+    (lambda: X.quiz("why-soft", answer=1), ValueError, "question must not be missing"),
+    (lambda: X.quiz("why-soft", tolerance=1), ValueError, "question must not be missing"),
     (lambda: X.quiz("a", "?", choices=CHOICES, answer=1), ValueError, "give either choices or"),
     (lambda: X.quiz("a", "?", choices=CHOICES[:1]), ValueError, "choices must be 2 to 6, got 1"),
     (lambda: X.quiz("a", "?", choices=[CHOICES[0]] * 2), ValueError, "exactly one right"),

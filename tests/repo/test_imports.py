@@ -32,7 +32,7 @@ ROOMS = {
     "generation": "prompts sampling decoding tables scoring beam speculative",
     "training": "schedules objectives denoising optimizers muon sophia skipping processes "
     "history checkpoints resuming gradients monitoring loop recipes",
-    "teaching": "claims plotting explorables exercises",
+    "teaching": "boxes claims plotting explorables exercises",
     "experiments": "",
     "__main__": "",
 }

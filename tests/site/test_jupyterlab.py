@@ -1,7 +1,8 @@
-"""Chapter 02 in a real JupyterLab: it runs, and what stands in it works with a kernel.
+"""The book in a real JupyterLab, as `make lab` opens it: first unread, then chapter 02 run.
 
-One server on a loopback port with a token and folders of its own; one browser whose requests to
-any other machine are refused and recorded.
+Every notebook reads well before it is run, and opening it changes nothing. Chapter 02 runs, and
+what stands in it works with a kernel. One server on a loopback port with a token and folders of its
+own; one browser whose requests to any other machine are refused and recorded.
 """
 
 import json
@@ -18,8 +19,9 @@ import nbformat
 import pytest
 import torch
 
+from book.tools import lab as lab_tool
 from tfbook import attention
-from tfbook.teaching import explorables
+from tfbook.teaching import boxes, explorables
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,19 +57,18 @@ SETTINGS = {
         "windowingMode": "none",
         "autoStartDefaultKernel": True,
     },
-    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
-    "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
 }
+PLAYED = "played.ipynb"
 
 
 @pytest.fixture(scope="module")
 def lab_folder(tmp_path_factory):
-    """A home for the server, with a longer copy of the chapter and settings for the front end."""
+    """A home for the server, with the reader's copies, a longer one of the chapter, settings."""
     folder = tmp_path_factory.mktemp("lab")
-    (folder / "work").mkdir()
+    lab_tool.prepare(lab_tool.CHAPTERS, folder / "work")
     chapter = nbformat.read(CHAPTER, as_version=4)
     chapter.cells += [nbformat.v4.new_code_cell(source) for source in OTHERS.values()]
-    nbformat.write(chapter, folder / "work" / CHAPTER.name)
+    nbformat.write(chapter, folder / "work" / PLAYED)
     for name, values in SETTINGS.items():
         path = folder / "settings" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,6 +90,7 @@ def lab(browser, lab_folder):
         "JUPYTER_RUNTIME_DIR": "runtime",
         "JUPYTERLAB_SETTINGS_DIR": "settings",
         "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        "TFBOOK_DATA": "progress",
     }
     for name in folders.values():
         (lab_folder / name).mkdir(exist_ok=True)
@@ -96,11 +98,11 @@ def lab(browser, lab_folder):
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--ServerApp.ip=127.0.0.1",
         "--ServerApp.port=0", "--ServerApp.allow_root=True", "--LabApp.expose_app_in_browser=True",
-        f"--ServerApp.root_dir={lab_folder / 'work'}",
+        *lab_tool.options(lab_folder, lab_folder / "work"),
     ]  # fmt: skip
     log = (lab_folder / "server.log").open("wb")
     server = subprocess.Popen(
-        command, env=os.environ | paths, stdout=log, stderr=subprocess.STDOUT,
+        command, env=lab_tool.environment() | paths, stdout=log, stderr=subprocess.STDOUT,
         start_new_session=True, cwd=lab_folder,
     )  # fmt: skip
     try:
@@ -211,8 +213,8 @@ TITLES = {
 
 
 @pytest.fixture(scope="module")
-def notebook(lab, browser):
-    """The chapter, opened and run once."""
+def visit(lab, browser):
+    """Return a function that opens a page of the server with nothing left from another one."""
     address, token = lab
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(STEP_MS)
@@ -226,17 +228,130 @@ def notebook(lab, browser):
             route.abort()
 
     context.route(re.compile(r"^(https?|wss?):"), gate)
-    page = context.new_page()
-    opened = Lab(page, foreign)
-    page.goto(f"{address}lab/tree/{CHAPTER.name}?token={token}")
-    page.wait_for_function(
-        "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status"
-        " === 'idle'",
-        timeout=RUN_SECONDS * 1000,
-    )
-    opened.run_all()
-    yield opened
+
+    def make(place):
+        page = context.new_page()
+        opened = Lab(page, foreign)
+        page.goto(f"{address}{place}?token={token}&reset")
+        page.wait_for_function(
+            "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status"
+            " === 'idle'",
+            timeout=RUN_SECONDS * 1000,
+        )
+        return opened
+
+    yield make
     context.close()
+
+
+@pytest.fixture(scope="module")
+def start(visit):
+    """What a reader sees first."""
+    opened = visit("")
+    yield opened
+    opened.page.close()
+
+
+@pytest.fixture(scope="module")
+def notebook(visit):
+    """The chapter, opened and run once."""
+    opened = visit(f"lab/tree/work/{PLAYED}")
+    opened.run_all()
+    return opened
+
+
+# What one look at a notebook that was opened and not run tells, with all its cells in the page.
+LOOK = """async ([path, id]) => {
+    const panel = await jupyterapp.commands.execute("docmanager:open", { path, kernel: { id } });
+    await panel.context.ready;
+    await panel.revealed;
+    await panel.sessionContext.ready;
+    await Promise.all(panel.content.widgets.map((cell) => cell.ready));
+    const kernel = panel.sessionContext.session.kernel;
+    await kernel.info;
+    await kernel.spec;
+    await new Promise((done) => setTimeout(done, 100));
+    const all = (query) => [...panel.node.querySelectorAll(query)];
+    const style = (node) => getComputedStyle(node);
+    const solutions = panel.content.widgets.filter(
+        (cell) => typeof cell.model.getMetadata("tfbook")?.solution === "string"
+            && cell.model.type === "code");
+    const found = {
+        dirty: panel.context.model.dirty,
+        prose: all(".jp-MarkdownOutput").map((node) => node.innerText).join("\\n"),
+        empty: all(".jp-MarkdownOutput").filter((node) => !node.innerText.trim()
+            && !node.querySelector("img")).length,
+        code: all(".jp-InputArea-editor").filter((node) => node.offsetParent)
+            .map((node) => node.innerText).join("\\n"),
+        open: all("details[open]").length,
+        solutions: solutions.filter((cell) => !(cell.inputHidden && cell.outputHidden)).length,
+        boxes: all(".tfbook-claim, .tfbook-check, .tfx-text").map((node) => [
+            node.className, style(node).borderLeftColor, style(node).borderLeftWidth,
+            node.innerText.trim().slice(0, 4)]),
+    };
+    panel.close();
+    found.asked = [...document.querySelectorAll(".jp-Dialog")].map((node) => node.innerText);
+    return found;
+}"""
+RAW = {
+    "a role": r"\{[\w:+-]+\}`|\{(?:doc|cite|eq|ref|numref|term|py|math)(?::\w+)?\}",
+    "a directive": r"(?m)^\s*(?::{3,}|`{3,})|^:(?:label|class|name):",
+    "a label": r"(?m)^\((?!\d)[\w-]+(?::[\w-]+)?\)=?$",
+    "a heading, a link or bold type": r"(?m)^#{1,6} |\]\([\w./#:-]+\)|\*\*\w",
+}
+
+
+def test_the_start_page_comes_first_and_alone(start):
+    assert start.page.evaluate("jupyterapp.shell.currentWidget.context.path") == "work/index.ipynb"
+    text = start.page.locator(".jp-Notebook").inner_text()
+    assert all(word in text for word in ("Attention", "Labs and projects", "0 of 8"))
+    start.page.wait_for_timeout(1500)  # what would pop up has had its time
+    assert start.page.locator(".Toastify__toast, .jp-Dialog").count() == 0
+    start.page.get_by_role("link", name="Attention", exact=True).click()
+    start.page.wait_for_function(
+        "jupyterapp.shell.currentWidget.context?.path === 'work/02_attention.ipynb'"
+        " && jupyterapp.shell.currentWidget.context.isReady"
+    )
+    start.page.evaluate("jupyterapp.shell.currentWidget.close()")
+
+
+def test_each_notebook_reads_well_before_it_runs_and_opening_it_changes_nothing(start, lab_folder):
+    # One kernel for all: what it says about itself is what JupyterLab may write into a notebook.
+    kernel = start.page.evaluate(
+        "jupyterapp.commands.execute('docmanager:open', {path: 'work/index.ipynb'})"
+        ".then((panel) => panel.sessionContext.session.kernel.id)"
+    )
+    work = lab_folder / "work"
+    paths = sorted([*work.glob("*.ipynb"), *work.glob("start/*.ipynb")])
+    assert len(paths) > 16
+    edges = {name: f"rgb{rgb}" for name, rgb in boxes.COLOURS.items()}
+    faults = []
+    for path in paths:
+        if path.name == PLAYED:
+            continue
+        before = path.read_bytes()
+        name = path.relative_to(lab_folder).as_posix()
+        found = start.page.evaluate(LOOK, [name, kernel])
+        seen = {
+            "is marked as changed": found["dirty"],
+            "asks to be saved": found["asked"],
+            "has changed on disk": path.read_bytes() != before,
+            "has cells without text": found["empty"],
+            "has folds that are open": found["open"],
+            "has solutions that are open": found["solutions"],
+            "shows an answer": re.findall(r"\b(?:choices|answer|feedback)=", found["code"]),
+        }
+        for what, pattern in RAW.items():
+            seen[f"shows {what}"] = re.findall(pattern, found["prose"])
+        for kind, colour, width, text in found["boxes"]:
+            edge = {"tfbook-claim": "green", "tfx-text": "blue"}.get(kind)
+            right = colour == edges[edge] if edge else colour in edges.values()
+            if not right or width != "4px" or (kind == "tfbook-claim" and text[0] != "✓"):
+                seen[f"{kind}, {colour}, {width}, {text!r}"] = True
+        faults += [f"{name} {what}: {value}" for what, value in seen.items() if value]
+    assert not faults, "\n".join(faults)
+    # A panel that is closed at once takes back what it was about to ask of the kernel.
+    assert [error for error in start.errors if "Canceled future" not in error] == []
 
 
 def value(figure, name):
@@ -358,7 +473,7 @@ def test_a_quiz_answers_wrong_and_right(notebook):
         assert notebook.explorable("quiz", "correct") is wanted
 
 
-def test_an_exercise_takes_a_wrong_and_a_right_solution(notebook):
+def test_an_exercise_takes_a_wrong_and_a_right_solution(notebook, lab_folder):
     cell = notebook.cell_with('check("scaled-scores", scaled_scores)')
     source = """def scaled_scores(q, k):
 return q @ k.transpose(-2, -1){scale}
@@ -368,6 +483,7 @@ check("scaled-scores", scaled_scores)"""
         # The editor indents the body by itself.
         notebook.write_cell(cell, source.replace("\nreturn", "\n    return").format(scale=scale))
         cell.locator(f'.tfbook-check[data-state="{verdict}"]').wait_for()
+        assert ((lab_folder / "progress/passed/scaled-scores").exists()) == (verdict == "pass")
     assert cell.locator('[data-mime-type="application/vnd.jupyter.error"]').count() == 0
 
 

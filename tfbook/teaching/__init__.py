@@ -26,6 +26,7 @@ _HOME = {
     "tensor_picture": "plotting",
     "quiz": "explorables",
     "check": "exercises",
+    "progress": "exercises",
 }
 _FOLDERS = ("exercises", "explorables", "plotting")
 

@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from tfbook.teaching.boxes import box, colour
+
 RELATIONS = ("equal", "at most", "at least", "above", "below")
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 SHOWN_VALUES = 8
@@ -53,16 +55,21 @@ class Claim:
         return {"text/plain": str(self), "text/html": self._html()}
 
     def _html(self) -> str:
-        parts = [
-            f'<div class="tfbook-claim" id="claim-{self.slug}">'
-            f'<span class="tfbook-claim-sentence">{html.escape(self.sentence)}</span>',
+        numbers = [
             f'measured <span class="tfbook-claim-measured">{html.escape(self.measured)}</span>',
             f'expected <span class="tfbook-claim-expected">{html.escape(self.expected)}</span>',
         ]
         if self.wrong is not None:
             wrong = html.escape(self.wrong)
-            parts.append(f'not <span class="tfbook-claim-wrong">{wrong}</span>')
-        return " · ".join(parts) + "</div>"
+            numbers.append(f'not <span class="tfbook-claim-wrong">{wrong}</span>')
+        return (
+            f'<div class="tfbook-claim" id="claim-{self.slug}" style="{box("green")}">'
+            f'<span class="tfbook-claim-tick" aria-hidden="true" style="color: '
+            f'{colour("green")}; font-weight: bold">✓</span> '
+            f'<span class="tfbook-claim-sentence">{html.escape(self.sentence)}</span>'
+            f'<span class="tfbook-claim-numbers" style="opacity: 0.75; font-size: 0.92em"> · '
+            f"{' · '.join(numbers)}</span></div>"
+        )
 
 
 def claim(

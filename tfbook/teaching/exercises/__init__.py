@@ -13,12 +13,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from tfbook.teaching.exercises import _progress
 from tfbook.teaching.exercises._card import Description, Report
 from tfbook.teaching.exercises._guard import Guarded, steady_torch
 from tfbook.teaching.exercises._index import FILES
+from tfbook.teaching.exercises._progress import progress
 from tfbook.teaching.exercises._spec import Exercise, NotStarted, Wrong, property_name
 
-__all__ = ["Description", "Report", "check", "describe", "evaluate", "names"]
+__all__ = ["Description", "Report", "check", "describe", "evaluate", "names", "progress"]
 
 
 def names() -> tuple[str, ...]:
@@ -34,7 +36,9 @@ def describe(name: str) -> Description:
     return Description.of(_find(name))
 
 
-def check(name: str, function: Callable[..., Any], *, time_limit: float = 10.0) -> None:
+def check(
+    name: str, function: Callable[..., Any], *, time_limit: float = 10.0, record: bool = True
+) -> None:
     """Check your function against an exercise and show a card with the answer.
 
     A wrong answer never raises: the card names the first thing that is wrong, shows a small
@@ -45,10 +49,14 @@ def check(name: str, function: Callable[..., Any], *, time_limit: float = 10.0) 
     function: the function itself, not a call of it.
     time_limit: seconds for one call of the function. A loop without end can only be stopped in
         the main thread on Linux and macOS; elsewhere, interrupt it by hand.
+    record: note a pass for `progress()`. The book's own solutions are checked without.
 
     Raises ValueError for a name that is not an exercise, TypeError for what cannot be called.
     """
-    _display(evaluate(name, function, time_limit=time_limit))
+    report = evaluate(name, function, time_limit=time_limit)
+    if record and report.state == "pass":
+        _progress.record(name)
+    _display(report)
 
 
 def evaluate(name: str, function: Callable[..., Any], *, time_limit: float = 10.0) -> Report:

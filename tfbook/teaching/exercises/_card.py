@@ -9,16 +9,12 @@ from typing import Any
 
 import torch
 
+from tfbook.teaching.boxes import box
 from tfbook.teaching.exercises._spec import LEVELS, Exercise, property_name
 
 LARGEST = 48  # numbers in a tensor that is still shown in full
 HEADINGS = {"pass": ("✓", "Passed"), "fail": ("✗", "Not yet"), "todo": ("○", "Not started")}
-# The book's theme, then JupyterLab's, then a colour that stands out on white and on black.
-COLOURS = {
-    "pass": "var(--pst-color-success, var(--jp-success-color1, #388e3c))",
-    "fail": "var(--pst-color-danger, var(--jp-error-color1, #d84315))",
-    "todo": "var(--pst-color-border, var(--jp-border-color1, #808080))",
-}
+COLOURS = {"pass": "green", "fail": "red", "todo": "grey"}
 
 
 class _Shown:
@@ -71,7 +67,7 @@ class Report(_Shown):
         exercise = self.exercise
         parts = [
             f'<div class="tfbook-check" data-exercise="{exercise.name}" data-state="{self.state}" '
-            f'style="border-left: 0.3rem solid {COLOURS[self.state]}; padding: 0.3rem 0.9rem">',
+            f'style="{box(COLOURS[self.state])}">',
             f'<div role="status"><strong><span aria-hidden="true">{symbol}</span> {word}</strong> '
             f"· {escape(exercise.title)} ({LEVELS[exercise.level]})",
         ]
@@ -142,7 +138,8 @@ class Description(_Shown):
 
     def _html(self) -> str:
         return (
-            f'<div class="tfbook-exercise" data-exercise="{self.name}"><strong>'
+            f'<div class="tfbook-exercise" data-exercise="{self.name}" '
+            f'style="{box("grey")}"><strong>'
             f"{escape(self.title)}</strong> ({LEVELS[self.level]})<p><code>"
             f'{escape(self.signature)}</code></p><p style="white-space: pre-wrap">'
             f"{inline(self.docstring)}</p></div>"

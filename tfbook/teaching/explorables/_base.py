@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
+from tfbook.teaching.boxes import box
+
 FOLDER = Path(__file__).parent
 NAMES = (
     "alignment_viewer",
@@ -145,10 +147,18 @@ class Explorable:
         # "<" would let a text end the script element.
         payload = json.dumps({"data": self.data, **self._now()}, ensure_ascii=False)
         payload = payload.replace("<", "\\u003c")
+        # Said in a notebook that was not run; the page, where the figure lives, hides it.
+        run = (
+            "To answer, run the imports at the top and then this cell (Shift+Enter)."
+            if self.module == "quiz"
+            else "To move the figure, run the notebook up to here."
+        )
         return (
             f'<div class="tfbook-explorable" data-module="{self.module}">\n'
             f'<script type="application/json">{payload}</script>\n'
-            f'<div class="tfx-text">\n{self._body or _paragraphs(repr(self))}\n</div>\n</div>'
+            f'<div class="tfx-text" style="{box("blue")}">\n'
+            f"{self._body or _paragraphs(repr(self))}\n"
+            f'<p class="tfx-run" style="opacity: 0.75">{run}</p>\n</div>\n</div>'
         )
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:

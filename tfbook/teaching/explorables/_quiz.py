@@ -5,11 +5,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 from tfbook.teaching.explorables._base import Explorable, number
+from tfbook.teaching.explorables._questions import find
 
 
 def quiz(
     slug: str,
-    question: str,
+    question: str | None = None,
     *,
     choices: Sequence[tuple[str, bool, str]] | None = None,
     answer: float | None = None,
@@ -20,13 +21,17 @@ def quiz(
 ) -> Explorable:
     """Return a quiz question with choices, or one that asks for a number.
 
+    `quiz("why-soft")` shows a question of the book: those stand in data files beside the
+    exercises, so that no notebook shows an answer. With a question and its choices or its answer
+    it is one of your own.
+
     Text in backticks is set as code, and d_k with a lowered k; other marks are shown as they are.
     In a live notebook `q.answer` is what the reader chose last (the index of a choice, or a
     number) and `q.correct` says whether it was right; both are `None` before.
 
     Args:
         slug: A short name in lower case with hyphens, for instance "why-scale".
-        question: The question.
+        question: The question; without it, the book's own question of that name.
         choices: Two to six (text, right or wrong, what to say when it is chosen), one right.
         answer: The right number; give either this or `choices`.
         tolerance: How far off a right number may be.
@@ -36,11 +41,19 @@ def quiz(
 
     Raises:
         TypeError: if an argument is of another kind.
-        ValueError: if it is empty, no or several choices are right, a feedback is missing, or a
-            wrong number would count as right.
+        ValueError: if the book has no question of that name, or if an argument is empty, no or
+            several choices are right, a feedback is missing, or a wrong number would count as
+            right.
+
+    Explained in: the preface, "Three kinds of executable content".
     """
     if not isinstance(slug, str) or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug):
         raise ValueError(f"slug must be lower case with hyphens, got {slug!r}")
+    if question is None:
+        own = (choices, answer, feedback, explanation)
+        if tolerance or unit or any(part is not None for part in own):
+            raise ValueError("question must not be missing where choices or answer are given")
+        return quiz(slug, **find(slug))
     question = _said("question", question)
     if (choices is None) == (answer is None):
         raise ValueError("give either choices or answer, not both and not neither")
@@ -84,7 +97,7 @@ def quiz(
     body = f"<p><strong>Quiz.</strong> {_code(question)}</p>\n"
     if listed:
         items = "".join(f"<li>{_code(t)}</li>" for t in listed)
-        body += f'<ol type="a">{items}</ol>\n'
+        body += f'<ol type="a" style="list-style-type: lower-alpha">{items}</ol>\n'
     body += f"<details><summary>Answer</summary><p>{_code(shown)}</p></details>"
     return Explorable(
         "quiz",

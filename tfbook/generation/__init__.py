@@ -4,8 +4,11 @@ Explained in: chapters/12_generation.
 """
 
 from tfbook.generation.beam import Hypothesis, beam_search
+from tfbook.generation.conversation import Conversation, converse
 from tfbook.generation.decoding import Generation, generate, stream
+from tfbook.generation.pieces import pieces
 from tfbook.generation.prompts import (
+    Asked,
     LanguageModel,
     Prompt,
     Stop,
@@ -13,8 +16,11 @@ from tfbook.generation.prompts import (
     check_room,
     context_of,
     device_of,
+    forgets,
     make_generator,
+    make_generators,
     pad,
+    read_asked,
     read_prompts,
     read_stop,
     start_state,
@@ -46,6 +52,8 @@ from tfbook.generation.speculative import (
 from tfbook.generation.tables import TableModel, TableState
 
 __all__ = [
+    "pieces",
+    "Asked",
     "LanguageModel",
     "Prompt",
     "Stop",
@@ -53,8 +61,11 @@ __all__ = [
     "check_room",
     "context_of",
     "device_of",
+    "forgets",
     "make_generator",
+    "make_generators",
     "pad",
+    "read_asked",
     "read_prompts",
     "read_stop",
     "start_state",
@@ -77,6 +88,8 @@ __all__ = [
     "Generation",
     "generate",
     "stream",
+    "Conversation",
+    "converse",
     "Hypothesis",
     "beam_search",
     "FirstLayers",

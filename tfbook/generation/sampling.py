@@ -33,6 +33,8 @@ __all__ = [
     "top_p",
 ]
 
+SMALLEST = 2.0**-126  # below it float32 has too few digits left to divide by
+
 
 def temperature(logits: Float[Tensor, "*B V"], value: float) -> Float[Tensor, "*B V"]:
     """Divide the logits: below 1 the likely tokens gain, above 1 the unlikely ones.
@@ -47,7 +49,7 @@ def temperature(logits: Float[Tensor, "*B V"], value: float) -> Float[Tensor, "*
         logits / T, (..., V).
 
     Raises:
-        ValueError: if T is not finite and positive.
+        ValueError: if T is not finite and positive, or so small that logits / T overflow.
 
     Example:
         >>> temperature(torch.tensor([1.0, 2.0]), 0.5).softmax(-1)
@@ -63,7 +65,13 @@ def temperature(logits: Float[Tensor, "*B V"], value: float) -> Float[Tensor, "*
             "tfbook.generation.greedy(logits)"
         )
     check_number("temperature", value, above=0)
-    return logits / value
+    divided = logits / value
+    if value < SMALLEST or bool((divided.isinf() & ~logits.isinf()).any()):
+        raise ValueError(
+            f"temperature {value} is so small that logits / T overflow; "
+            "0 takes the most likely token"
+        )
+    return divided
 
 
 def top_k(logits: Float[Tensor, "*B V"], k: int) -> Float[Tensor, "*B V"]:
@@ -300,7 +308,7 @@ class Sampling:
     def __post_init__(self):
         """Refuse what cannot be meant before a model runs."""
         if isinstance(self.temperature, bool) or self.temperature != 0:
-            check_number("temperature", self.temperature, above=0)
+            temperature(torch.zeros(1), self.temperature)  # checks it
         if self.top_k is not None:
             check_number("top_k", self.top_k, 1, whole=True)
         for name in ("top_p", "min_p"):

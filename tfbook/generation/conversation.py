@@ -11,9 +11,8 @@ import torch
 from tfbook._checks import check_number
 from tfbook.generation.decoding import stream
 from tfbook.generation.pieces import pieces
-from tfbook.generation.prompts import context_of, make_generator
+from tfbook.generation.prompts import TextModel, context_of, make_generator
 from tfbook.generation.sampling import Sampling, check_sampling
-from tfbook.pretrained import Pretrained
 
 __all__ = ["Conversation", "converse"]
 
@@ -29,7 +28,8 @@ class Conversation:
     what the model reads, but for the system's.
 
     Args:
-        model: one that was trained on conversations, such as ``load("smollm2-135m")``.
+        model: one that was trained on conversations, such as
+            :func:`tfbook.pretrained.load` ("smollm2-135m").
         system: how it is to behave; its own words when omitted.
         max_new_tokens: the longest answer.
         sampling: how tokens are chosen; temperature 0.2 and the nucleus of 0.9 when omitted.
@@ -48,7 +48,7 @@ class Conversation:
 
     def __init__(
         self,
-        model: Pretrained,
+        model: TextModel,
         *,
         system: str | None = None,
         max_new_tokens: int = 512,
@@ -56,9 +56,9 @@ class Conversation:
         seed: int | torch.Generator | None = None,
     ):
         """Begin, with nothing said but what the system is told."""
-        if not isinstance(model, Pretrained):
+        if not (isinstance(model, TextModel) and hasattr(model, "encode_chat")):
             raise TypeError(
-                "model must be a Pretrained, which has a tokenizer and a template, "
+                "model must have a tokenizer and a template, such as load('smollm2-135m'), "
                 f"got {type(model).__name__}"
             )
         check_number("max_new_tokens", max_new_tokens, 1, whole=True)

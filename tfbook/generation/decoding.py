@@ -23,6 +23,7 @@ from tfbook.generation.prompts import (
     LanguageModel,
     Prompt,
     Stop,
+    TextModel,
     check_room,
     context_of,
     device_of,
@@ -34,7 +35,6 @@ from tfbook.generation.prompts import (
     start_state,
 )
 from tfbook.generation.sampling import GREEDY, Sampling, check_sampling, draw, greedy, log_prob_of
-from tfbook.pretrained import Pretrained
 
 __all__ = ["Generation", "generate", "stream"]
 
@@ -64,7 +64,7 @@ class Generation:
 
 
 def generate(
-    model: LanguageModel | Pretrained,
+    model: LanguageModel | TextModel,
     prompt: Prompt | str | Sequence[str],
     *,
     mask: Bool[Tensor, "B N"] | None = None,
@@ -87,7 +87,8 @@ def generate(
     A text that has filled the model's context (``config.max_len``) is refused, unless one chooses
     how it goes on. With ``crop`` the model reads the last half of the context anew, at any kind of
     position. With ``SlidingCache(window)`` each token sees the ``window`` last ones, which needs
-    positions that tell distances only (rotary, T5, ALiBi) and reads nothing twice.
+    positions that tell distances only (rotary, T5, ALiBi) and reads nothing twice. Either way each
+    sequence goes on as it would alone.
 
     Args:
         model: see :class:`tfbook.generation.LanguageModel`, in evaluation mode; or one with its
@@ -146,7 +147,7 @@ def generate(
 
 
 def stream(
-    model: LanguageModel | Pretrained,
+    model: LanguageModel | TextModel,
     prompt: Prompt | str,
     *,
     mask: Bool[Tensor, "B N"] | None = None,
@@ -205,9 +206,10 @@ def _steps(asked, max_new_tokens, sampling, seed, state, cache, crop):
     room = StaticCache(most if limit is None else min(most, limit))
 
     def begin(sequences):
-        """Return ids (B, N), which are tokens, and an empty state."""
-        if limit is not None and max(map(len, sequences)) > limit:
-            sequences = [sequence[-((limit + 1) // 2) :] for sequence in sequences]
+        """Return ids (B, N), which are tokens, and an empty state; cut what is too long."""
+        for sequence in sequences if limit is not None else ():
+            if len(sequence) > limit:
+                del sequence[: -((limit + 1) // 2)]
         tokens, mask = pad(sequences, pad_id, device_of(model), left=True)
         fresh = start_state(model, len(tokens), cache, room) if state is None else state
         return tokens, mask, fresh
@@ -218,7 +220,8 @@ def _steps(asked, max_new_tokens, sampling, seed, state, cache, crop):
 def _loop(model, texts, max_new_tokens, sampling, ended, generators, begin, limit):
     """Yield number of the sequence, id, log-probability and whether it ends, token by token."""
     new, rows = [[] for _ in texts], list(range(len(texts)))  # rows: those under way
-    tokens, mask, state = begin(texts)
+    held = [list(text) for text in texts]  # what the model reads of each
+    tokens, mask, state = begin(held)
     for _ in range(max_new_tokens):
         logits, state = _next_logits(model, tokens, state, mask)  # (B, V)
         changed = sampling(logits, [texts[row] + new[row] for row in rows])  # (B, V)
@@ -231,6 +234,7 @@ def _loop(model, texts, max_new_tokens, sampling, ended, generators, begin, limi
         chosen = zip(rows, ids.tolist(), log_prob_of(logits, ids).tolist(), strict=True)
         for place, (row, token, log_prob) in enumerate(chosen):
             new[row].append(token)
+            held[row].append(token)
             over = ended(new[row])
             keep += [] if over else [place]
             yield row, token, log_prob, over
@@ -242,7 +246,7 @@ def _loop(model, texts, max_new_tokens, sampling, ended, generators, begin, limi
             ids, rows = ids[kept], [rows[i] for i in keep]
             state = state if full else state.select(kept.to(tokens.device))
         if full:
-            tokens, mask, state = begin([texts[row] + new[row] for row in rows])
+            tokens, mask, state = begin([held[row] for row in rows])
         else:  # the state remembers what was padding
             tokens, mask = ids[:, None].to(tokens.device), None
 

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from tfbook._checks import check_number, check_token_mask
 from tfbook.attention import Cache, SlidingCache
-from tfbook.pretrained import Pretrained
 
 __all__ = [
     "Asked",
     "LanguageModel",
     "Prompt",
     "Stop",
+    "TextModel",
     "check_model",
     "check_room",
     "context_of",
@@ -60,6 +60,33 @@ class LanguageModel(Protocol):
         ...
 
 
+@runtime_checkable
+class TextModel(Protocol):
+    """A language model with its tokenizer, such as :class:`tfbook.pretrained.Pretrained`.
+
+    Attributes:
+        name: what it is called.
+        model: the model alone.
+        eos_ids: tokens that end a text.
+        pad_id: what fills short sequences up.
+
+    Explained in: chapters/12_generation, section "One token at a time".
+    """
+
+    name: str
+    model: LanguageModel
+    eos_ids: tuple[int, ...]
+    pad_id: int
+
+    def encode(self, text: str) -> Tensor:
+        """Return the ids of a text, (1, N)."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
+        ...
+
+
 def start_state(model: object, batch: int, cache: Cache | None, default: Cache) -> Any:
     """Return the empty state to begin with, or None where the model makes its own.
 
@@ -77,12 +104,12 @@ def check_model(model: object) -> None:
     """Raise unless a model can be asked, and is not about to drop out what it knows.
 
     Raises:
-        TypeError: if it has no ``decode``, or is a :class:`tfbook.pretrained.Pretrained`.
+        TypeError: if it has no ``decode``, or is a :class:`TextModel`.
         ValueError: if it is in training mode.
     """
-    if isinstance(model, Pretrained):
+    if isinstance(model, TextModel):
         raise TypeError(
-            f"model must be the model alone, got a Pretrained: give its .model ({model.name}.model)"
+            f"model must be the model alone, got a {type(model).__name__}: give its .model"
         )
     if not callable(getattr(model, "decode", None)):
         raise TypeError(
@@ -200,7 +227,7 @@ class Asked(NamedTuple):
 
 
 def read_asked(
-    model: LanguageModel | Pretrained,
+    model: LanguageModel | TextModel,
     prompt: Prompt | str | Sequence[str],
     mask: Bool[Tensor, "B N"] | None,
     stop: Stop | None,
@@ -208,7 +235,7 @@ def read_asked(
 ) -> Asked:
     """Read a prompt for a model, or for a model with its tokenizer, which knows more.
 
-    A :class:`tfbook.pretrained.Pretrained` turns texts into ids, and says what ends a text and what
+    A :class:`TextModel` turns texts into ids, and says what ends a text and what
     fills up short ones. Ids that are filled up come with their mask, which takes the padding off;
     where the padding is known and no mask is there, they are refused.
 
@@ -216,7 +243,7 @@ def read_asked(
         TypeError: for a prompt or a mask of a wrong type.
         ValueError: for an empty prompt, padding without a mask, or a mask with holes.
     """
-    own = model if isinstance(model, Pretrained) else None
+    own = model if isinstance(model, TextModel) else None
     texts = [prompt] if isinstance(prompt, str) else prompt
     if own is not None and _are_texts(texts):
         if mask is not None:

@@ -148,7 +148,7 @@ def generate(
 
 def stream(
     model: LanguageModel | TextModel,
-    prompt: Prompt | str,
+    prompt: Prompt | str | Sequence[str],
     *,
     mask: Bool[Tensor, "B N"] | None = None,
     max_new_tokens: int | None = None,

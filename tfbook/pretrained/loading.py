@@ -316,7 +316,7 @@ class Pretrained:
             elif longest is not None and len(row) + around > longest:
                 raise ValueError(
                     f"text must fit into the context of {self.name}, {longest:,} tokens, "
-                    f"got {len(row) + around:,} (truncate=True cuts it): {text[:40]!r}…"
+                    f"got {len(row) + around:,}: {text[:40]!r}… (truncate=True cuts it)"
                 )
         return [tokenizer.post_process(row).ids for row in rows]
 

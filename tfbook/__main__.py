@@ -297,7 +297,8 @@ def _generate(chosen):
 
 def _chat(chosen):
     load = pretrained.load_directory if os.path.isdir(chosen.model) else pretrained.load
-    sampling = Sampling(temperature=chosen.temperature, top_k=chosen.top_k, top_p=chosen.top_p)
+    taste = {"temperature": chosen.temperature, "top_k": chosen.top_k, "top_p": chosen.top_p}
+    sampling = Sampling(repetition_penalty=1.1, **taste)
     choices = {"system": chosen.system, "max_new_tokens": chosen.tokens, "seed": chosen.seed}
     conversation = Conversation(load(chosen.model), sampling=sampling, **choices)
     converse(conversation, lambda: input("> "), partial(print, end="", flush=True))

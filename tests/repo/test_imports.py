@@ -31,7 +31,8 @@ ROOMS = {
     "training": "schedules objectives denoising optimizers muon sophia skipping processes "
     "history checkpoints resuming gradients monitoring loop recipes",
     "pretrained": "files part_names decoders families conversion loading",
-    "generation": "pieces prompts sampling decoding conversation tables scoring beam speculative",
+    "generation": "streaming prompts sampling decoding conversation tables scoring beam "
+    "speculative",
     "teaching": "claims plotting explorables exercises",
     "experiments": "",
     "__main__": "",

@@ -6,7 +6,6 @@ Explained in: chapters/12_generation.
 from tfbook.generation.beam import Hypothesis, beam_search
 from tfbook.generation.conversation import Conversation, converse
 from tfbook.generation.decoding import Generation, generate, stream
-from tfbook.generation.pieces import pieces
 from tfbook.generation.prompts import (
     Asked,
     LanguageModel,
@@ -50,6 +49,7 @@ from tfbook.generation.speculative import (
     residual_distribution,
     speculative_generate,
 )
+from tfbook.generation.streaming import pieces
 from tfbook.generation.tables import TableModel, TableState
 
 __all__ = [

@@ -10,9 +10,9 @@ import torch
 
 from tfbook._checks import check_number
 from tfbook.generation.decoding import stream
-from tfbook.generation.pieces import pieces
 from tfbook.generation.prompts import TextModel, context_of, make_generator
 from tfbook.generation.sampling import Sampling, check_sampling
+from tfbook.generation.streaming import pieces
 
 __all__ = ["Conversation", "converse"]
 

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from tfbook._checks import check_bool
 from tfbook.attention import Cache, StaticCache
-from tfbook.generation.pieces import pieces
 from tfbook.generation.prompts import (
     LanguageModel,
     Prompt,
@@ -35,6 +34,7 @@ from tfbook.generation.prompts import (
     start_state,
 )
 from tfbook.generation.sampling import GREEDY, Sampling, check_sampling, draw, greedy, log_prob_of
+from tfbook.generation.streaming import pieces
 
 __all__ = ["Generation", "generate", "stream"]
 

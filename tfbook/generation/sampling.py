@@ -126,7 +126,7 @@ def top_p(logits: Float[Tensor, "*B V"], p: float) -> Float[Tensor, "*B V"]:
     Explained in: chapters/12_generation, section "Choosing the next token".
     """
     check_float("logits", logits, min_dims=1)
-    _check_share("top_p", p)
+    check_number("top_p", p, high=1, above=0)
     if p == 1:
         return logits
     ordered, places = logits.sort(dim=-1, descending=True, stable=True)
@@ -160,7 +160,7 @@ def min_p(logits: Float[Tensor, "*B V"], p: float) -> Float[Tensor, "*B V"]:
     Explained in: chapters/12_generation, section "Choosing the next token".
     """
     check_float("logits", logits, min_dims=1)
-    _check_share("min_p", p)
+    check_number("min_p", p, high=1, above=0)
     border = logits.amax(dim=-1, keepdim=True) + math.log(p)  # (..., 1)
     return logits.masked_fill(logits < border, -math.inf)
 
@@ -313,7 +313,7 @@ class Sampling:
             check_number("top_k", self.top_k, 1, whole=True)
         for name in ("top_p", "min_p"):
             if getattr(self, name) is not None:
-                _check_share(name, getattr(self, name))
+                check_number(name, getattr(self, name), high=1, above=0)
         if self.repetition_penalty is not None:
             check_number("repetition_penalty", self.repetition_penalty, above=0)
         cuts = [name for name in ("top_k", "top_p", "min_p") if getattr(self, name) is not None]
@@ -403,12 +403,6 @@ def log_prob_of(logits: Float[Tensor, "*B V"], ids: Int[Tensor, "*B"]) -> Float[
     """
     chosen = logits.gather(-1, ids[..., None]).squeeze(-1)  # (...)
     return chosen - logits.logsumexp(dim=-1)
-
-
-def _check_share(name: str, value: object) -> None:
-    check_number(name, value, above=0)
-    if value > 1:
-        raise ValueError(f"{name} must be at most 1, got {value}")
 
 
 def _check_possible(largest: Tensor) -> None:

@@ -741,6 +741,14 @@ def test_one_beam_is_greedy_and_every_beam_has_its_log_probability(kit):
     greedy = kit.generation.generate(model, PROMPTS, max_new_tokens=6, stop=7).tokens
     found = kit.beam.beam_search(model, PROMPTS, n_beams=1, max_new_tokens=6, stop=7)
     assert [h.tokens for (h,) in found] == greedy
+    # Not with a length penalty: beside a stop, though likeliest, a longer text may score higher.
+    p = torch.tensor([[0.0, 0.4, 0.6], [0.0, 0.9, 0.1], [0.0, 0.0, 1.0]]).double()
+    table, options = kit.generation.TableModel(p.log()), {"max_new_tokens": 3, "stop": 2}
+    assert kit.generation.generate(table, [0], **options).tokens == [[2]]
+    for penalty, wanted in ((0.0, [2]), (-1.0, [2]), (1.0, [1, 1, 1])):
+        options["length_penalty"] = penalty
+        ((h,),) = kit.beam.beam_search(table, [0], n_beams=1, **options)
+        assert h.tokens == wanted
     for cache in (None, kit.caches.StaticCache(11)):
         found = kit.beam.beam_search(model, PROMPTS[:2], n_beams=4, max_new_tokens=6, cache=cache)
         for prompt, beams in zip(PROMPTS, found, strict=False):

@@ -1,4 +1,4 @@
-"""The command line: `python -m tfbook train | generate | inspect | bench`."""
+"""The command line: `python -m tfbook train | generate | chat | inspect | bench`."""
 
 import argparse
 import contextlib
@@ -13,7 +13,7 @@ import torch
 from tfbook import pretrained
 from tfbook._checks import check_number
 from tfbook.data import BOS, EOS
-from tfbook.generation import GREEDY, Sampling, generate
+from tfbook.generation import GREEDY, Conversation, Sampling, converse, generate, pieces, stream
 from tfbook.models import PRESETS, Classes, Patches, build, preset
 from tfbook.training import (
     DEFAULTS,
@@ -38,6 +38,7 @@ The Executable Transformer, from the command line.
 
   train      teach a model, stop it, go on with it
   generate   let a trained model write
+  chat       talk with a chat model
   inspect    look at the parts of a model, and count them
   bench      measure how fast this machine trains and writes
 
@@ -134,12 +135,16 @@ def parser() -> argparse.ArgumentParser:
     write = new("generate", help="let a model write", description=GENERATE)
     write.add_argument("model", help=f"a run's folder, or one of {', '.join(_languages())}")
     write.add_argument("--prompt", default="\n", help="what the text begins with")
-    write.add_argument("--tokens", type=int, default=300, metavar="N", help="how many (300)")
-    taste = "0 takes the likeliest token, 1 draws as the model believes (0.8)"
-    write.add_argument("--temperature", type=float, default=0.8, metavar="X", help=taste)
-    write.add_argument("--top-k", type=int, metavar="N", help="draw from the N likeliest only")
-    write.add_argument("--top-p", type=float, metavar="X", help="… from those that make up X")
-    write.add_argument("--seed", type=int, metavar="N", help="draw the same again")
+    chat = new("chat", help="talk with a chat model", description=CHAT)
+    chat.add_argument("model", nargs="?", default="smollm2-135m", help="its name or its folder")
+    chat.add_argument("--system", metavar="TEXT", help="how it is to behave")
+    for one, n, heat in ((write, 300, 0.8), (chat, 512, 0.2)):
+        one.add_argument("--tokens", type=int, default=n, metavar="N", help=f"at most ({n})")
+        taste = f"0 takes the likeliest token, 1 draws as the model believes ({heat})"
+        one.add_argument("--temperature", type=float, default=heat, metavar="X", help=taste)
+        one.add_argument("--top-k", type=int, metavar="N", help="draw from the N likeliest only")
+        one.add_argument("--top-p", type=float, metavar="X", help="… from those that make up X")
+        one.add_argument("--seed", type=int, metavar="N", help="draw the same again")
 
     look = new("inspect", help="look at the parts of a model", description=INSPECT)
     look.add_argument("model", help=f"a run's folder, or one of {', '.join(PRESETS)}")
@@ -156,6 +161,12 @@ Let a trained model write, token by token, as it is computed. A translator trans
 and a classifier says how positive it is.
 
   python -m tfbook generate runs/shakespeare --prompt "JULIET:" --temperature 0.7"""
+CHAT = """\
+Talk with a chat model, by default SmolLM2. Ctrl-C ends an answer, at a question it ends the chat,
+as Ctrl-D does.
+
+  python -m tfbook chat --system "Answer in one sentence."
+"""
 INSPECT = """\
 Show a model part by part: shape, parameters, and floating-point operations of one pass.
 
@@ -167,7 +178,8 @@ Measure how many tokens a second the model of `train lm` trains on and writes, o
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the arguments say; return 0, 1 for an error, 130 after Ctrl-C."""
     chosen = parser().parse_args(arguments)
-    do = {"train": _train, "generate": _generate, "inspect": _inspect, "bench": _bench}
+    do = {"train": _train, "generate": _generate, "chat": _chat}
+    do |= {"inspect": _inspect, "bench": _bench}
     try:
         do[chosen.command](chosen)
     except KeyboardInterrupt as stop:
@@ -276,27 +288,20 @@ def _generate(chosen):
             state, prompt = model.remember(source), [BOS]
     else:
         print(chosen.prompt, end="", flush=True)
-    ids, shown = [], ""
-
-    def on_token(_, token):
-        nonlocal shown
-        ids.append(token)
-        text = decode(ids)
-        if not text.endswith("\ufffd"):  # some bytes of a character are no text yet
-            print(text[len(shown) :], end="", flush=True)
-            shown = text
-
-    generate(
-        model,
-        prompt,
-        max_new_tokens=chosen.tokens,
-        sampling=sampling,
-        stop=ends,
-        seed=chosen.seed,
-        state=state,
-        on_token=on_token,
-    )
+    more = {"stop": ends, "seed": chosen.seed, "state": state}
+    tokens = stream(model, prompt, max_new_tokens=chosen.tokens, sampling=sampling, **more)
+    for piece in pieces(tokens, decode):
+        print(piece, end="", flush=True)
     print()
+
+
+def _chat(chosen):
+    load = pretrained.load_directory if os.path.isdir(chosen.model) else pretrained.load
+    taste = {"temperature": chosen.temperature, "top_k": chosen.top_k, "top_p": chosen.top_p}
+    sampling = Sampling(repetition_penalty=1.1, **taste)
+    choices = {"system": chosen.system, "max_new_tokens": chosen.tokens, "seed": chosen.seed}
+    conversation = Conversation(load(chosen.model), sampling=sampling, **choices)
+    converse(conversation, lambda: input("> "), partial(print, end="", flush=True))
 
 
 def _read_model(name):
@@ -376,11 +381,7 @@ def _bench(chosen):
 
 def _languages():
     """Return the names of the pretrained models that write."""
-    return [
-        name
-        for name in pretrained.names()
-        if name not in PRESETS or PRESETS[name].kind == "decoder"
-    ]
+    return [n for n in pretrained.names() if n not in PRESETS or PRESETS[n].kind == "decoder"]
 
 
 def _parser(make, *args, **choices):

@@ -493,13 +493,74 @@ def test_a_seed_repeats_and_another_does_not(kit):
         ).tokens
 
     generator = torch.Generator().manual_seed(3)
-    assert run(3) == run(3) == run(generator) != run(4)
-    assert run(3) != run(generator)  # it goes on where it was
+    assert run(3) == run(3) != run(4)
+    first = run(generator)
+    assert run(generator) != first  # it goes on where it was
+    assert run(generator.manual_seed(3)) == first
     torch.manual_seed(3)
-    assert run() == run(3)
+    assert run() == first != run()
     after = torch.random.get_rng_state()
     run(temperature=0.0)  # no chance, so no random numbers
     assert torch.equal(torch.random.get_rng_state(), after)
+
+
+@check
+def test_a_row_draws_what_it_would_draw_alone_with_its_own_seed(kit):
+    model, sampling = kit.decoder(seed=8), kit.sampling.Sampling(temperature=1.5)
+    options = {"max_new_tokens": 9, "sampling": sampling}
+    together = kit.generation.generate(model, PROMPTS, seed=5, **options).tokens
+    assert together[:2] == kit.generation.generate(model, PROMPTS[:2], seed=5, **options).tokens
+    for row, prompt in enumerate(PROMPTS):
+        alone = kit.generation.generate(model, prompt, seed=5 + row, **options)
+        assert alone.tokens == [together[row]]
+        assert [*kit.generation.stream(model, prompt, seed=5 + row, **options)] == together[row]
+
+
+@check
+def test_a_mask_takes_the_padding_off_whichever_side_it_is_on(kit):
+    model = kit.decoder(seed=4)
+    wanted = kit.generation.generate(model, PROMPTS, max_new_tokens=5).tokens
+    for left in (True, False):
+        filled = [[0] * (5 - len(p)) * left + p + [0] * (5 - len(p)) * (not left) for p in PROMPTS]
+        mask = torch.tensor([[True] * len(p) + [False] * (5 - len(p)) for p in PROMPTS])
+        mask = mask.flip(1) if left else mask
+        padded = torch.tensor(filled)
+        got = kit.generation.generate(model, padded, mask=mask, max_new_tokens=5)
+        assert (got.tokens, got.prompts) == (wanted, PROMPTS)
+        row = kit.generation.stream(model, padded[2:3], mask=mask[2:3], max_new_tokens=5)
+        assert list(row) == wanted[2]
+
+
+@check
+def test_cropped_to_half_a_context_each_goes_on_as_by_hand(kit):
+    for position in ("learned", "rotary"):
+        model = kit.decoder(position=position, seed=4, max_len=7)
+        prompts = [[1, 2, 3], [*range(2, 13)], [5, 4, 3, 2, 1, 0, 1], [9]]
+        wanted = []
+        for prompt in prompts:
+            seen, new = list(prompt), []
+            for _ in range(17):
+                seen = seen[-4:] if len(seen) > 7 else seen
+                new += by_hand(model, seen, 1)
+                seen.append(new[-1])
+            wanted.append(new)
+        got = kit.generation.generate(model, prompts, max_new_tokens=17, crop=True)
+        assert (got.tokens, got.prompts) == (wanted, prompts)
+        stop = wanted[1][3]  # a row that stops leaves, and the others go on
+        cut = kit.generation.generate(model, prompts, max_new_tokens=17, crop=True, stop=stop)
+        assert cut.tokens == [[*row, stop][: [*row, stop].index(stop) + 1][:17] for row in wanted]
+
+
+@check
+def test_with_a_sliding_cache_a_text_goes_on_behind_the_context(kit):
+    for position in ("rotary", "t5"):
+        short, long = (
+            kit.decoder(position=position, window=5, seed=4, max_len=n) for n in (11, 99)
+        )
+        wanted = kit.generation.generate(long, PROMPTS, max_new_tokens=40).tokens
+        cache = kit.caches.SlidingCache(5)
+        got = kit.generation.generate(short, PROMPTS, max_new_tokens=40, cache=cache)
+        assert got.tokens == wanted
 
 
 @check
@@ -680,6 +741,14 @@ def test_one_beam_is_greedy_and_every_beam_has_its_log_probability(kit):
     greedy = kit.generation.generate(model, PROMPTS, max_new_tokens=6, stop=7).tokens
     found = kit.beam.beam_search(model, PROMPTS, n_beams=1, max_new_tokens=6, stop=7)
     assert [h.tokens for (h,) in found] == greedy
+    # Not with a length penalty: beside a stop, though likeliest, a longer text may score higher.
+    p = torch.tensor([[0.0, 0.4, 0.6], [0.0, 0.9, 0.1], [0.0, 0.0, 1.0]]).double()
+    table, options = kit.generation.TableModel(p.log()), {"max_new_tokens": 3, "stop": 2}
+    assert kit.generation.generate(table, [0], **options).tokens == [[2]]
+    for penalty, wanted in ((0.0, [2]), (-1.0, [2]), (1.0, [1, 1, 1])):
+        options["length_penalty"] = penalty
+        ((h,),) = kit.beam.beam_search(table, [0], n_beams=1, **options)
+        assert h.tokens == wanted
     for cache in (None, kit.caches.StaticCache(11)):
         found = kit.beam.beam_search(model, PROMPTS[:2], n_beams=4, max_new_tokens=6, cache=cache)
         for prompt, beams in zip(PROMPTS, found, strict=False):

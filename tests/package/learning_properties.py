@@ -633,6 +633,24 @@ def test_a_student_like_its_teacher_has_no_loss_and_another_has(kit):
 
 
 @about("objectives")
+def test_what_a_teacher_cuts_adds_nothing_and_gets_no_share(kit):
+    teacher, student = normal(B, N, V), normal(B, N, V, seed=1).requires_grad_()
+    cut = teacher < teacher.topk(2, dim=-1).values[..., -1:]
+    teacher = teacher.masked_fill(cut, -math.inf)
+    loss = kit.objectives.distillation(student, teacher, temperature=2.0)
+    p, q = (teacher / 2).softmax(-1), (student / 2).softmax(-1)
+    close(loss, 4 * torch.where(cut, 0, p * (p.where(~cut, 1) / q).log()).sum(-1).mean())
+    (gradient,) = torch.autograd.grad(loss, student)
+    close(gradient, 2 * (q - p) / (B * N))
+    both = student.detach().masked_fill(cut, -math.inf).requires_grad_()
+    loss = kit.objectives.distillation(both, teacher, temperature=2.0)
+    (gradient,) = torch.autograd.grad(loss, both)
+    assert loss.isfinite() and gradient.isfinite().all() and not gradient[cut].any()
+    only_student = kit.objectives.distillation(both.detach(), normal(B, N, V))
+    assert only_student == math.inf
+
+
+@about("objectives")
 def test_the_temperature_leaves_the_size_of_the_gradient(kit):
     teacher, student = normal(N, V).requires_grad_(), normal(N, V, seed=1).requires_grad_()
     sizes = []

@@ -448,9 +448,14 @@ def shift_of_size_four(k, d):
     return blocks_of(k, [10000 ** (-2 * i / 4) for i in range(d // 2)])
 
 
-@wrong("shift-by-rotation", "The result is not what was wanted")
+@wrong("shift-by-rotation", "With k = -3 the codes should move back by three positions")
 def shift_forwards_only(k, d):
     return shift_in_blocks(abs(k), d)
+
+
+@wrong("shift-by-rotation", "With k = 0 nothing moves")
+def shift_at_least_one(k, d):
+    return shift_in_blocks(k or 1, d)
 
 
 # rotate-pairs -----------------------------------------------------------------------------------
@@ -670,6 +675,11 @@ def relative_without_padding(x):
     line = x.flatten(-2)[..., n - 1 : n - 1 + n * (columns - 1)]
     cut = line.unflatten(-1, (n, columns - 1))[..., : columns - n + 1]
     return F.pad(cut, (0, columns - n + 1 - cut.shape[-1]))
+
+
+@wrong("relative-shift", "the score is the distance itself")
+def relative_of_small_scores(x):
+    return relative_by_gather(x.clamp(-3.5, 3.5))
 
 
 @wrong("relative-shift", "carries no gradient")

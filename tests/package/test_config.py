@@ -227,6 +227,15 @@ def test_configs_survive_json(name):
     assert TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
+def test_smaller_keys_save_what_table_3_says():
+    """Rows B of [vaswani2017attention], which keep the values' size: 58 and 60 million, not 65."""
+    base = preset("transformer-base")
+    for d_key, printed in ((16, 58), (32, 60)):
+        smaller = base.replace(d_head=d_key, d_value=64)
+        saved = (base.count_parameters() - smaller.count_parameters()) / 1e6
+        assert round(saved) == 65 - printed
+
+
 @pytest.mark.parametrize(
     "scaling",
     [LinearScaling(2.0), NTKScaling(4.0), YarnScaling(8.0, 128), Llama3Scaling(8.0, 128)],
@@ -386,6 +395,11 @@ CHOICES = {
         lambda m: m.Attention(3, attend="bilinear"),
         ValueError,
         "attend must be one of reference",
+    ),
+    "attend needs more": (
+        lambda m: m.Attention(3, attend="topk"),
+        ValueError,
+        "got 'topk'; topk needs top too",
     ),
     "biases": (
         lambda m: m.Attention(3, bias=("w",)),

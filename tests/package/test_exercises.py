@@ -1,5 +1,6 @@
 """The graded exercises: right answers pass, wrong ones hear what is wrong, nothing else breaks."""
 
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -311,6 +312,44 @@ def test_an_endless_loop_is_stopped():
     message = fails("stable-softmax", endless, time_limit=0.2).message
     assert time.monotonic() - started < 5
     assert message.startswith("Your function was stopped after 0.2 seconds at your line")
+
+
+def test_time_that_others_have_does_not_count_and_waiting_has_an_end(monkeypatch):
+    def busy(scores):
+        begun = time.monotonic()
+        while time.monotonic() - begun < 0.3:
+            pass
+        return solutions.softmax_shifted(scores)
+
+    def waiting(scores):
+        threading.Event().wait(60)
+
+    monkeypatch.setattr(_guard.time, "thread_time", lambda: 7.0)  # the processor is never ours
+    with monkeypatch.context() as patch:
+        patch.setattr(_guard, "PATIENCE", 10**6)
+        assert exercises.evaluate("stable-softmax", busy, time_limit=0.05).state == "pass"
+    message = fails("stable-softmax", waiting, time_limit=0.02).message
+    assert message.startswith("Your function was stopped after 0.24 seconds, most of them spent")
+
+
+def test_slow_imports_are_done_before_the_clock_starts(monkeypatch, tmp_path):
+    (tmp_path / "loaded_slowly.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    real, seen = exercises._find("stable-softmax"), []
+    warm = dataclasses.replace(real, warm=("loaded_slowly",))
+    monkeypatch.setattr(exercises, "_find", lambda name: warm)
+
+    def answer(scores):
+        seen.append("loaded_slowly" in sys.modules)
+        return solutions.softmax_shifted(scores)
+
+    assert exercises.evaluate("stable-softmax", answer).state == "pass"
+    assert all(seen)
+    monkeypatch.delitem(sys.modules, "loaded_slowly")
+    with_optimizers = ("adamw-step", "lab-train")
+    monkeypatch.undo()
+    for name in with_optimizers:
+        assert exercises._find(name).warm == ("torch._dynamo",)
 
 
 def test_the_time_limit_leaves_an_earlier_alarm_in_place():

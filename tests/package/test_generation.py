@@ -55,6 +55,10 @@ MANY = {
     "test_the_search_ends_when_nothing_can_come_in_and_not_before",
     "test_windows_score_each_token_once_with_enough_before_it",
     "test_a_seed_repeats_and_another_does_not",
+    "test_a_row_draws_what_it_would_draw_alone_with_its_own_seed",
+    "test_a_mask_takes_the_padding_off_whichever_side_it_is_on",
+    "test_cropped_to_half_a_context_each_goes_on_as_by_hand",
+    "test_with_a_sliding_cache_a_text_goes_on_behind_the_context",
     "test_an_encoder_decoder_generates_from_what_it_remembers",
     "test_a_sequence_that_stops_leaves_the_batch_and_changes_no_other",
     "test_every_cache_generates_the_same",
@@ -221,9 +225,12 @@ def test_a_sampling_refuses_numbers_that_it_cannot_mean():
         ({"temperature": 0.0, "min_p": 0.1}, ValueError, "min_p has no effect on the most likely"),
         ({"top_k": 0}, ValueError, "top_k must be at least 1, got 0"),
         ({"top_k": 1.5}, TypeError, "top_k must be an integer"),
-        ({"top_p": 1.5}, ValueError, "top_p must be at most 1, got 1.5"),
-        ({"min_p": 0.0}, ValueError, "min_p must be finite and above 0"),
+        ({"top_p": 1.5}, ValueError, "top_p must be above 0 and at most 1, got 1.5"),
+        ({"min_p": 0.0}, ValueError, "min_p must be above 0 and at most 1, got 0.0"),
         ({"repetition_penalty": 0.0}, ValueError, "repetition_penalty must be finite and above 0"),
+        ({"top_p": "0.9"}, TypeError, "top_p must be a number, got str"),
+        ({"min_p": True}, TypeError, "min_p must be a number, got bool"),
+        ({"temperature": 1e-40}, ValueError, "temperature 1e-40 is so small that logits / T over"),
         ({"rule": 0.5}, TypeError, "rule must be a function of logits, got float"),
         ({"rule": abs, "temperature": 0.5}, ValueError, "rule replaces temperature, top_k"),
         ({"rule": abs, "temperature": 0.0}, ValueError, "rule replaces temperature, top_k"),
@@ -311,6 +318,14 @@ def test_sampling_refuses_what_it_cannot_mean():
             "most likely token, tfbook.generation",
         ),
         (lambda: generation.temperature(logits.long(), 1.0), TypeError, "logits must have a float"),
+        (lambda: generation.temperature(logits + 9, 1e-38), ValueError, "1e-38 is so small that"),
+        (
+            lambda: generate(
+                TableModel(torch.eye(2) * 9), [1], sampling=Sampling(temperature=2e-38)
+            ),
+            ValueError,
+            "temperature 2e-38 is so small that logits / T overflow; 0 takes the most likely token",
+        ),
         (lambda: generation.top_k(logits, 2.0), TypeError, "top_k must be an integer"),
         (lambda: generation.top_p(logits, True), TypeError, "top_p must be a number"),
         (lambda: generation.draw(logits, torch.rand(3)), ValueError, "one number for each row"),
@@ -326,6 +341,9 @@ def test_sampling_refuses_what_it_cannot_mean():
         with pytest.raises(error, match=words):
             call()
     assert generation.top_k(logits, 99) is logits
+    assert generation.temperature(logits - torch.inf, 2.0).tolist() == [[-torch.inf] * 3] * 2
+    alone = Sampling(top_p=0.6)(torch.tensor([0.1, 0.5, 0.4]).log())  # without a temperature
+    assert alone.isinf().tolist() == [True, False, False]
     cut = torch.tensor([[0.0, -torch.inf, 1.0]])
     for step in (generation.top_p, generation.min_p):  # what is cut stays cut
         assert step(cut, 0.5).tolist() == [[-torch.inf, -torch.inf, 1.0]]

@@ -12,8 +12,8 @@ MUTANTS = [
     Mutant(
         "multiplied by the temperature",
         "tfbook.generation.sampling",
-        "return logits / value",
-        "return logits * value",
+        "divided = logits / value",
+        "divided = logits * value",
         "test_temperature_raises_probabilities_to_a_power",
     ),
     Mutant(
@@ -193,8 +193,8 @@ MUTANTS = [
     Mutant(
         "the batch is padded on the right",
         "tfbook.generation.decoding",
-        "pad(texts, pad_id, device_of(model), left=True)",
-        "pad(texts, pad_id, device_of(model), left=False)",
+        "pad(sequences, pad_id, device_of(model), left=True)",
+        "pad(sequences, pad_id, device_of(model), left=False)",
         "test_greedy_takes_the_most_likely_token_of_a_full_pass_each_time",
     ),
     Mutant(
@@ -221,8 +221,8 @@ MUTANTS = [
     Mutant(
         "those that go on draw the numbers of those that stopped",
         "tfbook.generation.decoding",
-        "uniform[rows]",
-        "uniform[: len(rows)]",
+        "dtype=torch.float64) for i in rows]",
+        "dtype=torch.float64) for i in range(len(rows))]",
         "test_a_sequence_that_stops_leaves_the_batch_and_changes_no_other",
     ),
     Mutant(
@@ -256,9 +256,51 @@ MUTANTS = [
     Mutant(
         "the same numbers at each step",
         "tfbook.generation.decoding",
-        "uniform = torch.rand(len(texts), generator=generator, dtype=torch.float64)",
-        "uniform = torch.rand(len(texts), generator=torch.Generator().manual_seed(1))",
+        "torch.rand((), generator=generators[i], dtype=torch.float64)",
+        "torch.rand((), generator=torch.Generator().manual_seed(i), dtype=torch.float64)",
         "test_pairs_of_tokens_come_as_often_as_their_probabilities_say",
+    ),
+    Mutant(
+        "the rows of a batch draw alike",
+        "tfbook.generation.prompts",
+        "manual_seed((first + i) % 2**64)",
+        "manual_seed(first)",
+        "test_pairs_of_tokens_come_as_often_as_their_probabilities_say",
+    ),
+    Mutant(
+        "what a row draws depends on the size of its batch",
+        "tfbook.generation.prompts",
+        "manual_seed((first + i) % 2**64)",
+        "manual_seed((first * n + i) % 2**64)",
+        "test_a_row_draws_what_it_would_draw_alone_with_its_own_seed",
+    ),
+    Mutant(
+        "the mask keeps the padding",
+        "tfbook.generation.prompts",
+        "row[kept].tolist()",
+        "row.tolist()",
+        "test_a_mask_takes_the_padding_off_whichever_side_it_is_on",
+    ),
+    Mutant(
+        "the first half of the context is kept",
+        "tfbook.generation.decoding",
+        "del sequence[: -((limit + 1) // 2)]",
+        "del sequence[(limit + 1) // 2 :]",
+        "test_cropped_to_half_a_context_each_goes_on_as_by_hand",
+    ),
+    Mutant(
+        "all sequences are cut when one is full",
+        "tfbook.generation.decoding",
+        "            if len(sequence) > limit:\n",
+        "            if max(map(len, sequences)) > limit:\n",
+        "test_cropped_to_half_a_context_each_goes_on_as_by_hand",
+    ),
+    Mutant(
+        "a sliding cache reaches back to the beginning",
+        "tfbook.attention.caches",
+        "return self.seen if self.sinks else self.length",
+        "return self.seen",
+        "test_with_a_sliding_cache_a_text_goes_on_behind_the_context",
     ),
     Mutant(
         "scores one place off",

@@ -1,17 +1,21 @@
 """The command line: train, stop, go on, write, look, measure."""
 
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import tfbook.__main__ as command
 from tfbook import training
+from tfbook.generation import Conversation, Sampling, generate
+from tfbook.pretrained import Pretrained, load_directory
 from tfbook.training import steps_in
 
 SMALL = "--batch 6 --context 13 --layers 1 --d-model 16 --heads 2 --every 2 --quiet".split()
@@ -95,6 +99,25 @@ def test_what_was_trained_writes_and_is_looked_at(lm, capsys):
     assert total in out.splitlines()[-1]
 
 
+def test_what_was_trained_is_opened_as_a_pretrained_model(lm, tmp_path, capsys):
+    folder, _ = lm("mine", "--steps", "3")
+    mine = load_directory(folder)
+    assert isinstance(mine, Pretrained) and mine.name == "mine" and not mine.model.training
+    assert mine.decode(mine.encode(TEXT)[0].tolist()) == TEXT
+    capsys.readouterr()
+    write = ("generate", folder, "--prompt", "It is", "--tokens", 11, "--temperature", 0)
+    assert tfbook(*write) == 0
+    found = generate(mine, "It is", max_new_tokens=11)
+    assert capsys.readouterr().out == "It is" + mine.decode(found.tokens[0]) + "\n"
+    assert load_directory(folder, dtype=torch.bfloat16).model.embed.weight.dtype == torch.bfloat16
+    with pytest.raises(ValueError, match="made of the 24 characters that the model knows"):
+        mine.encode("é")
+    for file in folder.glob("*/*.safetensors"):
+        file.write_bytes(b"")
+    with pytest.raises(ValueError, match="no checkpoint in .* is whole|damaged"):
+        load_directory(folder)
+
+
 def test_pieces_of_words_are_written_as_they_come(lm, capsys):
     folder, code = lm("pieces", "--steps", "2", "--vocab", "270", "--optimizer", "muon")
     assert code == 0
@@ -139,12 +162,15 @@ def test_any_preset_is_looked_at(capsys):
     assert tfbook("inspect", "vit-b-16") == 0
 
 
-def test_the_machine_is_measured(capsys):
-    threads = torch.get_num_threads()
-    assert tfbook("bench", "--seconds", 0.001) == 0
+def test_the_machine_is_measured(monkeypatch, capsys):
+    threads, clock = torch.get_num_threads(), itertools.count()
+    # Every look at the clock takes a second: one between beginning and end, so three in all.
+    monkeypatch.setattr(command, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    assert tfbook("bench", "--seconds", 2) == 0
     assert torch.get_num_threads() == threads
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == ["training", "writing"]
+    lines = capsys.readouterr().out.splitlines()[1:]
+    said = [line.removesuffix(" tokens a second").split() for line in lines]
+    assert said == [["training", f"{16 * 256 / 3:,.0f}"], ["writing", f"{32 / 3:,.0f}"]]
 
 
 def test_the_help_explains_every_choice(capsys):
@@ -156,6 +182,34 @@ def test_the_help_explains_every_choice(capsys):
         assert all(f"--{name.replace('_', '-')}" in text for name in choices)
         assert "--resume" in text and f"python -m tfbook train {task} runs/" in text
     assert set(choices) <= set(command.HELP)
+
+
+def test_a_chat_asks_answers_and_ends(monkeypatch, capsys):
+    asked, talks = iter(["What is 2+3?"]), []
+
+    def question(prompt):
+        print(prompt, end="")
+        try:
+            return next(asked)
+        except StopIteration:
+            raise EOFError from None
+
+    class Heard(Conversation):
+        def __init__(self, model, **choices):
+            super().__init__(model, **choices)
+            talks.append((self, choices))
+
+    monkeypatch.setattr("builtins.input", question)
+    monkeypatch.setattr(command, "Conversation", Heard)
+    assert tfbook("chat", "--tokens", 5, "--top-p", 0.5, "--seed", 1, "--system", "Be brief.") == 0
+    ((conversation, choices),) = talks
+    assert choices["sampling"] == Sampling(temperature=0.2, top_p=0.5, repetition_penalty=1.1)
+    assert (choices["max_new_tokens"], choices["seed"]) == (5, 1)
+    system, question, answer = (each["content"] for each in conversation.messages)
+    assert (system, question) == ("Be brief.", "What is 2+3?")
+    assert capsys.readouterr().out == f"> {answer}\n> \n" and answer
+    assert tfbook("chat", "shakespeare") == 1
+    assert "shakespeare was not trained on conversations" in capsys.readouterr().err
 
 
 @pytest.mark.untyped

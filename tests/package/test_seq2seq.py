@@ -384,6 +384,15 @@ def test_it_learns_to_turn_three_tokens_round(kind):
 # Bad input
 
 
+def one(tokens, token):
+    """Put a single other id among them."""
+    return tokens.index_fill(1, torch.tensor([2]), token)
+
+
+def test_the_last_id_of_a_vocabulary_is_known():
+    MODEL(one(S, SOURCES - 1), L, one(T, TARGETS - 1))
+
+
 MODEL = Seq2Seq(SOURCES, TARGETS, D_EMBED, D_HIDDEN)
 S, L, T = a_batch()
 BAD = [
@@ -404,6 +413,9 @@ BAD = [
     (lambda: MODEL(S[:, :0], L, T), ValueError, "length of 1 or more"),
     (lambda: MODEL(S + SOURCES, L, T), ValueError, r"ids from 0 to 16 \(the vocabulary\)"),
     (lambda: MODEL(S, L, T - 20), ValueError, "target_in must hold ids from 0 to 18"),
+    (lambda: MODEL(one(S, SOURCES), L, T), ValueError, r"0 to 16 \(the vocabulary\), got 17"),
+    (lambda: MODEL(one(S, -1), L, T), ValueError, r"0 to 16 \(the vocabulary\), got -1"),
+    (lambda: MODEL(S, L, one(T, TARGETS)), ValueError, r"0 to 18 \(the vocabulary\), got 19"),
     (lambda: MODEL(S, L[:2], T), ValueError, r"lengths must have shape \(B,\) = \(3,\)"),
     (lambda: MODEL(S, L.float(), T), TypeError, "lengths must be integers"),
     (lambda: MODEL(S, L - 1, T), ValueError, "between 1 and M = 11, got 0 to 10"),

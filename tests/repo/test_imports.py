@@ -28,10 +28,11 @@ ROOMS = {
     "recurrent": "cells networks gradients seq2seq",
     "models": "norms residual feed_forward states blocks embeddings heads initial account spec "
     "placements layers ends changes config presets architectures",
-    "pretrained": "files part_names decoders families conversion loading",
-    "generation": "prompts sampling decoding tables scoring beam speculative",
     "training": "schedules objectives denoising optimizers muon sophia skipping processes "
     "history checkpoints resuming gradients monitoring loop recipes",
+    "pretrained": "files part_names decoders families conversion loading",
+    "generation": "streaming prompts sampling decoding conversation tables scoring beam "
+    "speculative",
     "teaching": "boxes claims plotting explorables exercises",
     "experiments": "",
     "__main__": "",

@@ -238,11 +238,17 @@ def values(page, name, count):
 
 
 def shows(page, name, digits):
-    """The number as the reader sees it, which has to be the rounded one."""
+    """The number as the reader sees it, which has to be the rounded one.
+
+    What is below half of the last digit is written as a power of ten, with one digit of its own.
+    """
     text = page.locator(f'[data-name="{name}"]').inner_text().translate(PLAIN)
-    assert float(text.replace("·10", "e").replace("10-", "1e-")) == pytest.approx(
-        value(page, name), abs=0.51 * 10**-digits
-    )
+    exact = value(page, name)
+    tiny = digits > 2 and 0 < abs(exact) < 0.5 * 10**-digits
+    assert ("10-" in text) == tiny
+    step = 10 ** (math.floor(math.log10(abs(exact))) if tiny else -digits)
+    shown = float(text.replace("·10", "e").replace("10-", "1e-"))
+    assert shown == pytest.approx(exact, abs=0.51 * step, rel=0)
 
 
 def control(page, name, value=None):
@@ -339,6 +345,11 @@ def test_own_scores_are_softmaxed(visit):
     assert values(page, "weight", 5) == pytest.approx(weights, abs=TOLERANCE)
     assert page.locator('[data-name="weight[5]"]').is_hidden()
     assert control(page, "d_k").is_hidden() and control(page, "scaled").is_hidden()
+    control(page, "temperature").press("Home")  # weights down to 5·10⁻¹⁴, each as exact as a large
+    weights = attention.masked_softmax(scores, temperature=0.1)[0].tolist()
+    assert values(page, "weight", 5) == pytest.approx(weights, rel=1e-9, abs=0)
+    for i in range(5):
+        shows(page, f"weight[{i}]", 3)
 
 
 def test_softmax_says_in_words_what_it_shows(visit):
@@ -796,8 +807,15 @@ def test_large_map_shows_the_token_under_the_mouse(visit):
     page.mouse.move(box["x"] + 10, box["y"] + box["height"] * 30.5 / 43)
     check_heads(page, token=30)
     assert page.locator(".tfx-frame").get_attribute("y") == "30"
+    control(page, "direction", "to").check()
+    page.mouse.move(box["x"] + box["width"] * 12.5 / 43, box["y"] + box["height"] * 30.5 / 43)
+    check_heads(page, token=12, direction="to")
+    frame = page.locator(".tfx-frame")
+    assert [frame.get_attribute(key) for key in ("x", "y", "width", "height")] == [
+        "12", "0", "1", "43"
+    ]  # fmt: skip
     page.mouse.move(0, 0)
-    check_heads(page, token=42)
+    check_heads(page, token=42, direction="to")
 
 
 def test_maps_are_shaded_by_the_root_of_the_weights(visit):
@@ -1802,9 +1820,26 @@ def check_pairs(page, text=_bytepairs.TEXTS[0], merges=0):
         assert value(page, f"places[{merges}]") == before - len(ids)
 
 
+def check_merges(page, text, merges):
+    """The table of merges: number, what was joined, the new token, and how often it is here."""
+    data = explorables.byte_pairs().data
+    names, start = data["names"], min(max(merges - 3, 1), 145)
+    counts = [len(first_merges(n).encode(text)) for n in range(start - 1, start + 6)]
+    wanted = []
+    for k, before, after in zip(range(start, start + 6), counts, counts[1:], strict=False):
+        left, right = (names[i] for i in data["merges"][k - 1])
+        places = f"{before - after}×" if before > after else "·"
+        wanted.append([str(k), f"{left} + {right}", names[255 + k], places, f"places[{k}]"])
+    found = page.locator(".tfx-table tbody tr").evaluate_all(
+        "nodes => nodes.map(({cells: c}) => [...[...c].map(x => x.textContent), c[3].dataset.name])"
+    )
+    assert found == wanted
+
+
 def test_byte_pairs_show_the_packages_tokens(visit, origin):
     page = visit("pairs", origin)
     check_pairs(page)
+    check_merges(page, _bytepairs.TEXTS[0], 0)
     line = page.locator('[data-name="curve"]').get_attribute("points")
     heights = [float(p.split(",")[1]) for p in line.split()]
     for n in (0, 1, 2, 17, 64, 149, 150):
@@ -1865,6 +1900,7 @@ def test_merges_are_stepped_by_the_keyboard(visit):
     check_pairs(page, text, now)
     control(page, "merges").press("ArrowRight")
     check_pairs(page, text, now + 1)
+    check_merges(page, text, now + 1)
     control(page, "merges").press("End")
     control(page, "next_here").press("Enter")
     control(page, "next").press("Enter")

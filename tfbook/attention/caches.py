@@ -147,6 +147,11 @@ class SlidingKVState(KVState):
     window: int
     sinks: int = 0
 
+    @property
+    def reach(self) -> int:
+        """Return how far the next position is from the first key held."""
+        return self.seen if self.sinks else self.length
+
     def extend(
         self,
         k: Float[Tensor, "B H N D"],

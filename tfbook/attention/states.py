@@ -46,6 +46,11 @@ class KVState:
         return self.k.shape[-2]
 
     @property
+    def reach(self) -> int:
+        """Return how far the next position is from the first key held."""
+        return self.seen
+
+    @property
     def nbytes(self) -> int:
         """Return the bytes of keys and values."""
         return self.k.nbytes + self.v.nbytes

@@ -4,17 +4,23 @@ Explained in: chapters/12_generation.
 """
 
 from tfbook.generation.beam import Hypothesis, beam_search
+from tfbook.generation.conversation import Conversation, converse
 from tfbook.generation.decoding import Generation, generate, stream
 from tfbook.generation.prompts import (
+    Asked,
     LanguageModel,
     Prompt,
     Stop,
+    TextModel,
     check_model,
     check_room,
     context_of,
     device_of,
+    forgets,
     make_generator,
+    make_generators,
     pad,
+    read_asked,
     read_prompts,
     read_stop,
     start_state,
@@ -43,18 +49,25 @@ from tfbook.generation.speculative import (
     residual_distribution,
     speculative_generate,
 )
+from tfbook.generation.streaming import pieces
 from tfbook.generation.tables import TableModel, TableState
 
 __all__ = [
+    "pieces",
+    "Asked",
     "LanguageModel",
     "Prompt",
     "Stop",
+    "TextModel",
     "check_model",
     "check_room",
     "context_of",
     "device_of",
+    "forgets",
     "make_generator",
+    "make_generators",
     "pad",
+    "read_asked",
     "read_prompts",
     "read_stop",
     "start_state",
@@ -77,6 +90,8 @@ __all__ = [
     "Generation",
     "generate",
     "stream",
+    "Conversation",
+    "converse",
     "Hypothesis",
     "beam_search",
     "FirstLayers",

@@ -67,7 +67,9 @@ def beam_search(
     favours long ones. The search ends when no hypothesis under way can still reach the best
     ``n_beams`` that are finished, which is no guess: ln p only falls.
 
-    One beam is greedy decoding. As many beams as there are sequences is exhaustive search.
+    One beam is greedy decoding, unless α > 0 and there is a stop: then a stop that is the likeliest
+    token ends a hypothesis, and the search goes on beside it, for a longer text may score higher.
+    As many beams as there are sequences is exhaustive search.
 
     Args:
         model: see :class:`tfbook.generation.LanguageModel`; in evaluation mode.

@@ -4,25 +4,30 @@ Explained in: chapters/12_generation, section "One token at a time".
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from tfbook._checks import check_number
-from tfbook.attention import Cache
+from tfbook._checks import check_number, check_token_mask
+from tfbook.attention import Cache, SlidingCache
 
 __all__ = [
+    "Asked",
     "LanguageModel",
     "Prompt",
     "Stop",
+    "TextModel",
     "check_model",
     "check_room",
     "context_of",
     "device_of",
+    "forgets",
     "make_generator",
+    "make_generators",
     "pad",
+    "read_asked",
     "read_prompts",
     "read_stop",
     "start_state",
@@ -31,6 +36,7 @@ __all__ = [
 
 Prompt = Sequence[int] | Sequence[Sequence[int]] | Tensor
 Stop = int | Sequence[int | Sequence[int]] | Callable[[list[int]], bool]
+MANY = 256  # tokens that are added where nobody says how many
 
 
 @runtime_checkable
@@ -54,6 +60,33 @@ class LanguageModel(Protocol):
         ...
 
 
+@runtime_checkable
+class TextModel(Protocol):
+    """A language model with its tokenizer, such as :class:`tfbook.pretrained.Pretrained`.
+
+    Attributes:
+        name: what it is called.
+        model: the model alone.
+        eos_ids: tokens that end a text.
+        pad_id: what fills short sequences up.
+
+    Explained in: chapters/12_generation, section "One token at a time".
+    """
+
+    name: str
+    model: LanguageModel
+    eos_ids: tuple[int, ...]
+    pad_id: int
+
+    def encode(self, text: str) -> Tensor:
+        """Return the ids of a text, (1, N)."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
+        ...
+
+
 def start_state(model: object, batch: int, cache: Cache | None, default: Cache) -> Any:
     """Return the empty state to begin with, or None where the model makes its own.
 
@@ -71,9 +104,13 @@ def check_model(model: object) -> None:
     """Raise unless a model can be asked, and is not about to drop out what it knows.
 
     Raises:
-        TypeError: if it has no ``decode``.
+        TypeError: if it has no ``decode``, or is a :class:`TextModel`.
         ValueError: if it is in training mode.
     """
+    if isinstance(model, TextModel):
+        raise TypeError(
+            f"model must be the model alone, got a {type(model).__name__}: give its .model"
+        )
     if not callable(getattr(model, "decode", None)):
         raise TypeError(
             "model must have decode(tokens, state, *, mask, last), "
@@ -91,25 +128,53 @@ def context_of(model: object) -> int | None:
 
 
 def check_room(
-    model: object, prompts: Sequence[Sequence[int]], max_new_tokens: int, state: object = None
+    model: object,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int | None,
+    state: object = None,
+    *,
+    endless: bool = False,
 ) -> int:
-    """Check the model and that prompt and new tokens fit its context; return max_new_tokens.
+    """Check the model and that prompt and new tokens fit its context; return how many to add.
+
+    Args:
+        model: see :class:`LanguageModel`.
+        prompts: ids of each sequence.
+        max_new_tokens: how many are asked for; None for 256, or as many as there is room for.
+        state: what was read before them.
+        endless: whether old tokens make room for new ones, so that only the prompt must fit.
 
     Raises:
         TypeError: if max_new_tokens is not an integer, or as :func:`check_model`.
         ValueError: if it is below 1, or they do not fit.
     """
     check_model(model)
-    check_number("max_new_tokens", max_new_tokens, 1, whole=True)
     longest, limit = max(len(prompt) for prompt in prompts), context_of(model)
-    past = getattr(state, "length", 0)
-    if limit is not None and past + longest + max_new_tokens > limit:
+    past = getattr(state, "reach", getattr(state, "length", 0))
+    free = MANY if limit is None or endless else limit - past - longest
+    if max_new_tokens is None:
+        max_new_tokens = max(1, min(MANY, free))
+    check_number("max_new_tokens", max_new_tokens, 1, whole=True)
+    wanted = longest if endless else past + longest + max_new_tokens
+    if limit is not None and wanted > limit:
         before = f"{past} tokens in the state, " if past else ""
         raise ValueError(
             f"the model's context holds {limit} tokens, got {before}a prompt of {longest} and "
-            f"max_new_tokens = {max_new_tokens}: {past + longest + max_new_tokens} together"
+            f"max_new_tokens = {max_new_tokens}: {past + longest + max_new_tokens} together; "
+            "generate and stream go on with crop=True"
         )
     return max_new_tokens
+
+
+def forgets(model: object, cache: Cache | None) -> bool:
+    """Return whether with this cache the model never sees further than its context.
+
+    True for ``SlidingCache(window)`` with a window inside of the context and no sinks, where order
+    is told by distance alone (rotary positions, biases): then a text may be of any length.
+    """
+    added = getattr(getattr(getattr(model, "config", None), "embedding", None), "position", None)
+    sliding = isinstance(cache, SlidingCache) and not cache.sinks and added is None
+    return sliding and cache.window <= (context_of(model) or cache.window)
 
 
 def make_generator(seed: int | torch.Generator | None) -> torch.Generator | None:
@@ -127,20 +192,119 @@ def make_generator(seed: int | torch.Generator | None) -> torch.Generator | None
     return torch.Generator().manual_seed(seed)
 
 
-def read_prompts(prompt: object, *, name: str = "prompt", shortest: int = 1) -> list[list[int]]:
-    """Return ids as a list of lists, whether they came as one, as several or as a tensor.
+def make_generators(seed: int | torch.Generator | None, n: int) -> list[torch.Generator]:
+    """Return a generator for each of n sequences, so that what one draws depends on no other.
+
+    Sequence i begins at seed + i. Where a generator is given, or none, it draws the first seed.
 
     Raises:
-        TypeError: if they are no integers.
-        ValueError: if there is none, or a sequence is shorter than ``shortest``.
+        TypeError: if the seed is neither an integer nor a generator.
+        ValueError: if it is negative.
     """
+    source = make_generator(seed)
+    first = seed
+    if n and not isinstance(seed, int):
+        first = int(torch.randint(2**62, (), generator=source))
+    return [torch.Generator().manual_seed((first + i) % 2**64) for i in range(n)]
+
+
+class Asked(NamedTuple):
+    """What generation was asked for, read and checked.
+
+    Attributes:
+        model: the model alone.
+        prompts: ids of each sequence, without padding.
+        stop: when a sequence ends.
+        pad_id: what fills up short sequences.
+
+    Explained in: chapters/12_generation, section "One token at a time".
+    """
+
+    model: LanguageModel
+    prompts: list[list[int]]
+    stop: Stop
+    pad_id: int
+
+
+def read_asked(
+    model: LanguageModel | TextModel,
+    prompt: Prompt | str | Sequence[str],
+    mask: Bool[Tensor, "B N"] | None,
+    stop: Stop | None,
+    pad_id: int | None,
+) -> Asked:
+    """Read a prompt for a model, or for a model with its tokenizer, which knows more.
+
+    A :class:`TextModel` turns texts into ids, and says what ends a text and what
+    fills up short ones. Ids that are filled up come with their mask, which takes the padding off;
+    where the padding is known and no mask is there, they are refused.
+
+    Raises:
+        TypeError: for a prompt or a mask of a wrong type.
+        ValueError: for an empty prompt, padding without a mask, or a mask with holes.
+    """
+    own = model if isinstance(model, TextModel) else None
+    texts = [prompt] if isinstance(prompt, str) else prompt
+    if own is not None and _are_texts(texts):
+        if mask is not None:
+            raise ValueError("mask is for ids; texts need none")
+        if hasattr(own.model, "remember"):
+            raise ValueError(
+                f"{own.name} reads one text and writes another: give "
+                "state=model.remember(source) and ids to begin with"
+            )
+        prompt = [own.encode(text)[0].tolist() for text in texts]
+    if own is not None:
+        stop = own.eos_ids if stop is None else stop
+        pad_id = own.pad_id if pad_id is None else pad_id
+    if pad_id is not None:
+        check_number("pad_id", pad_id, 0, whole=True)
+    prompts = read_prompts(prompt, mask=mask, pad_id=pad_id)
+    return Asked(model if own is None else own.model, prompts, stop or (), pad_id or 0)
+
+
+def _are_texts(prompt: object) -> bool:
+    return isinstance(prompt, list | tuple) and all(isinstance(text, str) for text in prompt)
+
+
+def read_prompts(
+    prompt: object,
+    *,
+    name: str = "prompt",
+    shortest: int = 1,
+    mask: Tensor | None = None,
+    pad_id: int | None = None,
+) -> list[list[int]]:
+    """Return ids as a list of lists, whether they came as one, as several or as a tensor.
+
+    Args:
+        prompt: ids.
+        name: of the argument, for messages.
+        shortest: how many each must have.
+        mask: for ids (B, N), True = token: what is none is left out.
+        pad_id: the id of padding, where it is known.
+
+    Raises:
+        TypeError: if they are no integers, or the mask is not boolean.
+        ValueError: if there is none, or a sequence is shorter than ``shortest``; for a mask that
+            does not fit, or padding without one.
+    """
+    if isinstance(prompt, tuple) and any(isinstance(part, Tensor) for part in prompt):
+        raise TypeError(
+            f"{name} must hold integer ids, got a tuple of {len(prompt)}; "
+            "ids and mask are given apart: ids, mask=mask"
+        )
     if isinstance(prompt, Tensor):
         if prompt.is_floating_point() or prompt.dtype == torch.bool or prompt.ndim not in (1, 2):
             raise TypeError(
                 f"{name} must hold integer ids of shape (N,) or (B, N), "
                 f"got {prompt.dtype} of shape {tuple(prompt.shape)}"
             )
-        prompt = prompt.tolist()
+        prompt = prompt.tolist() if mask is None else _without_padding(name, prompt, mask)
+        if mask is None and pad_id is not None:
+            _check_unpadded(name, prompt, pad_id)
+    elif mask is not None:
+        raise ValueError(f"mask is for ids in a tensor (B, N); lists hold no padding, got {name}")
     if isinstance(prompt, str) or not isinstance(prompt, Sequence):
         raise TypeError(
             f"{name} must be token ids, got {type(prompt).__name__}; a tokenizer makes ids of text"
@@ -158,6 +322,28 @@ def read_prompts(prompt: object, *, name: str = "prompt", shortest: int = 1) -> 
                 "where there is no text yet, begin with the model's start token"
             )
     return [[int(i) for i in sequence] for sequence in prompt]
+
+
+def _without_padding(name: str, ids: Tensor, mask: Tensor) -> list[list[int]]:
+    """Return the tokens of each row; padding may stand before or behind them."""
+    if ids.ndim == 1:
+        raise ValueError(f"mask is for {name} of shape (B, N), got {tuple(ids.shape)}")
+    check_token_mask(mask, ids.shape, "(B, N)")
+    begun = mask.cummax(dim=1).values  # (B, N): at the first token or behind it
+    left = mask.flip(1).cummax(dim=1).values.flip(1)  # at the last token or before it
+    if bool((begun & left & ~mask).any()):
+        raise ValueError("mask must be True from the first token of a row to its last")
+    return [row[kept].tolist() for row, kept in zip(ids, mask, strict=True)]
+
+
+def _check_unpadded(name: str, rows: list, pad_id: int) -> None:
+    """Raise ValueError where one of several rows begins or ends with padding."""
+    for number, row in enumerate(rows if rows and isinstance(rows[0], list) else ()):
+        if len(rows) > 1 and row and pad_id in (row[0], row[-1]):
+            raise ValueError(
+                f"row {number} of {name} begins or ends with {pad_id}, which is padding and would "
+                "be read as text: give mask=, or a list of ids for each sequence"
+            )
 
 
 def read_stop(stop: Stop) -> Callable[[list[int]], bool]:

@@ -33,6 +33,8 @@ __all__ = [
     "top_p",
 ]
 
+SMALLEST = 2.0**-126  # below it float32 has too few digits left to divide by
+
 
 def temperature(logits: Float[Tensor, "*B V"], value: float) -> Float[Tensor, "*B V"]:
     """Divide the logits: below 1 the likely tokens gain, above 1 the unlikely ones.
@@ -47,7 +49,7 @@ def temperature(logits: Float[Tensor, "*B V"], value: float) -> Float[Tensor, "*
         logits / T, (..., V).
 
     Raises:
-        ValueError: if T is not finite and positive.
+        ValueError: if T is not finite and positive, or so small that logits / T overflow.
 
     Example:
         >>> temperature(torch.tensor([1.0, 2.0]), 0.5).softmax(-1)
@@ -63,7 +65,13 @@ def temperature(logits: Float[Tensor, "*B V"], value: float) -> Float[Tensor, "*
             "tfbook.generation.greedy(logits)"
         )
     check_number("temperature", value, above=0)
-    return logits / value
+    divided = logits / value
+    if value < SMALLEST or bool((divided.isinf() & ~logits.isinf()).any()):
+        raise ValueError(
+            f"temperature {value} is so small that logits / T overflow; "
+            "0 takes the most likely token"
+        )
+    return divided
 
 
 def top_k(logits: Float[Tensor, "*B V"], k: int) -> Float[Tensor, "*B V"]:
@@ -118,7 +126,7 @@ def top_p(logits: Float[Tensor, "*B V"], p: float) -> Float[Tensor, "*B V"]:
     Explained in: chapters/12_generation, section "Choosing the next token".
     """
     check_float("logits", logits, min_dims=1)
-    _check_share("top_p", p)
+    check_number("top_p", p, high=1, above=0)
     if p == 1:
         return logits
     ordered, places = logits.sort(dim=-1, descending=True, stable=True)
@@ -152,7 +160,7 @@ def min_p(logits: Float[Tensor, "*B V"], p: float) -> Float[Tensor, "*B V"]:
     Explained in: chapters/12_generation, section "Choosing the next token".
     """
     check_float("logits", logits, min_dims=1)
-    _check_share("min_p", p)
+    check_number("min_p", p, high=1, above=0)
     border = logits.amax(dim=-1, keepdim=True) + math.log(p)  # (..., 1)
     return logits.masked_fill(logits < border, -math.inf)
 
@@ -300,12 +308,12 @@ class Sampling:
     def __post_init__(self):
         """Refuse what cannot be meant before a model runs."""
         if isinstance(self.temperature, bool) or self.temperature != 0:
-            check_number("temperature", self.temperature, above=0)
+            temperature(torch.zeros(1), self.temperature)  # checks it
         if self.top_k is not None:
             check_number("top_k", self.top_k, 1, whole=True)
         for name in ("top_p", "min_p"):
             if getattr(self, name) is not None:
-                _check_share(name, getattr(self, name))
+                check_number(name, getattr(self, name), high=1, above=0)
         if self.repetition_penalty is not None:
             check_number("repetition_penalty", self.repetition_penalty, above=0)
         cuts = [name for name in ("top_k", "top_p", "min_p") if getattr(self, name) is not None]
@@ -395,12 +403,6 @@ def log_prob_of(logits: Float[Tensor, "*B V"], ids: Int[Tensor, "*B"]) -> Float[
     """
     chosen = logits.gather(-1, ids[..., None]).squeeze(-1)  # (...)
     return chosen - logits.logsumexp(dim=-1)
-
-
-def _check_share(name: str, value: object) -> None:
-    check_number(name, value, above=0)
-    if value > 1:
-        raise ValueError(f"{name} must be at most 1, got {value}")
 
 
 def _check_possible(largest: Tensor) -> None:

@@ -301,7 +301,8 @@ class DecoderOnly(_Model):
         _check_state(state)
         check_bool("last", last)
         (entrance,), past = self._entrances, state or ModelState()
-        x, mask, counts = entrance(tokens, mask=mask, seen=past.seen, counts=past.counts)
+        before = {"seen": past.seen, "reach": past.reach, "counts": past.counts}
+        x, mask, counts = entrance(tokens, mask=mask, **before)
         x, layers = self.stack(x, past.layers, mask=mask)
         logits = self.head(x[:, -1:] if last else x, self.embed.weight)
         return logits, ModelState(layers, past.seen + tokens.shape[1], counts)
@@ -470,7 +471,7 @@ class Transformer(_Model):
         """
         _check_state(state, needed=True)
         check_bool("last", last)
-        before = {"seen": state.seen, "counts": state.counts}
+        before = {"seen": state.seen, "reach": state.reach, "counts": state.counts}
         entrance = self._entrances[1]
         x, mask, counts = entrance(tokens, mask=mask, **before, name="target")
         x, layers = self.decoder(x, state.layers, mask=mask)

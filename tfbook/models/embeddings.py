@@ -139,6 +139,7 @@ class TokenEmbedding(nn.Module):
         *,
         mask: Bool[Tensor, "..."] | None = None,
         seen: int = 0,
+        reach: int | None = None,
         counts: Int[Tensor, " B"] | None = None,
         segments: Int[Tensor, "B N"] | None = None,
         name: str = "tokens",
@@ -149,6 +150,8 @@ class TokenEmbedding(nn.Module):
             tokens: (B, N), or images (B, C, S, S).
             mask: True = token, (B, N); with three or four dimensions it is handed on as it is.
             seen: how many columns came before.
+            reach: how far back the layers look from here; all that was seen when omitted. Where no
+                position is added, this and not the length of the text must fit max_len.
             counts: how many of these were tokens in each sequence, (B,); None when all were.
             segments: which segment each token belongs to, (B, N); all 0 when omitted.
             name: of the tokens, for messages.
@@ -161,6 +164,8 @@ class TokenEmbedding(nn.Module):
         if table:
             check_ids(name, tokens, self.embed.num_embeddings)
             mask, places, counts = self._places(name, tokens, mask, seen, counts)
+            limited = seen if reach is None or self.position is not None else reach
+            self._check_length(name, limited + tokens.shape[1], counts)
             x = self.embed(tokens)  # (B, N, d_model)
         else:
             x, places, counts = self.embed(tokens), None, None
@@ -184,7 +189,6 @@ class TokenEmbedding(nn.Module):
             places, counts = before[:, None] + torch.arange(n, device=tokens.device), before + n
         elif seen:
             places = torch.arange(seen, seen + n, device=tokens.device)
-        self._check_length(name, seen + n, counts)
         return mask, places, counts
 
     def _segments(self, tokens, segments):

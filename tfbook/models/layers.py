@@ -8,11 +8,12 @@ Explained in: chapters/05_architecture, section "What the sizes add up to".
 
 from collections.abc import Collection, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
+from inspect import Parameter, signature
 
 from torch import nn
 
 from tfbook._checks import check_bool, check_number, chosen_names, head_sizes
-from tfbook.attention import VARIANTS, MultiHeadAttention
+from tfbook.attention import VARIANTS, MultiHeadAttention, Variant
 from tfbook.costs import attention_flops_parts
 from tfbook.models.account import Part
 from tfbook.models.blocks import Block, check_parallel
@@ -38,6 +39,21 @@ def check_spec(name: str, value: object, kind: type = Spec, *, open: bool = Fals
     if not (isinstance(value, kind) or (open and value is None)):
         wanted = "a description of a part" if kind is Spec else f"a {kind.__name__}"
         raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
+
+
+def check_attend(name: object) -> None:
+    """Raise ValueError unless an attention function has this name and needs q, k and v alone."""
+    lacking = {each: _needed(variant) for each, variant in VARIANTS.items()}
+    if name not in lacking or lacking[name]:
+        known = ", ".join(each for each, needed in lacking.items() if not needed)
+        more = f"; {name} needs {', '.join(lacking[name])} too" if name in lacking else ""
+        raise ValueError(f"attend must be one of {known}, got {name!r}{more}")
+
+
+def _needed(variant: Variant) -> list[str]:
+    """Return what a call of an attention function must give beside q, k and v."""
+    further = list(signature(variant.fn).parameters.values())[3:]
+    return [each.name for each in further if each.default is Parameter.empty]
 
 
 @dataclass(frozen=True)
@@ -94,7 +110,8 @@ class Attention(Spec):
         window: how many keys a query sees; None for all. For decoders.
         qk_norm: the norm of queries and keys, each head by itself; None for none.
         qk_norm_whole: whether that norm is over all heads together.
-        attend: name of the attention function in :data:`tfbook.attention.VARIANTS`.
+        attend: name of the attention function in :data:`tfbook.attention.VARIANTS`, one that needs
+            no more than q, k and v: not "topk", which asks how many.
 
     Source: [vaswani2017attention]
     Explained in: chapters/03_multi_head, section "Split, attend, concatenate, project".
@@ -130,9 +147,7 @@ class Attention(Spec):
         check_number("attention_dropout", self.dropout, 0, below=1)
         check_spec("qk_norm", self.qk_norm, Norm, open=True)
         check_bool("qk_norm_whole", self.qk_norm_whole)
-        known = [name for name, variant in VARIANTS.items() if not variant.parameters]
-        if self.attend not in known:
-            raise ValueError(f"attend must be one of {', '.join(known)}, got {self.attend!r}")
+        check_attend(self.attend)
 
     def of_memory(self) -> "Attention":
         """Return the same attention as a layer's ``cross``: no order is common, none is asked."""

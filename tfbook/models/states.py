@@ -50,6 +50,10 @@ class BlockState(NamedTuple):
         """Return how many positions the mixer holds, 0 at the start."""
         return getattr(self.mixer, "length", 0)
 
+    def reach(self, seen: int) -> int:
+        """Return how far back the mixer looks from the next position, at most all it has seen."""
+        return getattr(self.mixer, "reach", seen)
+
 
 @dataclass(frozen=True, eq=False)
 class ModelState:
@@ -71,6 +75,11 @@ class ModelState:
     def length(self) -> int:
         """Return how many columns were seen."""
         return self.seen
+
+    @property
+    def reach(self) -> int:
+        """Return how far back the layers look from the next column: less where caches forget."""
+        return max((layer.reach(self.seen) for layer in self.layers or ()), default=self.seen)
 
     @property
     def nbytes(self) -> int:

@@ -3,15 +3,17 @@
 ``load(name)`` gives the model with its tokenizer. Their weights come in two Python packages that
 are read, never imported (:mod:`tfbook.pretrained.files`); nothing is downloaded. A third and
 small one, "shakespeare", was trained by an experiment of this package and lies in it.
-``load_directory(path)`` does the same with a folder in the format of `transformers`.
+``load_directory(path)`` does the same with a folder in the format of `transformers`, or with one
+that ``python -m tfbook train`` wrote.
 
 Explained in: chapters/05_architecture, section "Two real models".
 """
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -20,8 +22,8 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from tfbook import data
-from tfbook._checks import check_number
-from tfbook.data import char_tokenizer, pad_batch
+from tfbook._checks import check_bool, check_number
+from tfbook.data import EOS, PAD, char_tokenizer, pad_batch
 from tfbook.models import TransformerConfig, build
 from tfbook.pretrained.conversion import fill_model
 from tfbook.pretrained.files import (
@@ -35,6 +37,7 @@ from tfbook.pretrained.files import (
     read_gguf,
     read_safetensors,
 )
+from tfbook.training import holds_run, load_run
 
 __all__ = ["Pretrained", "load", "load_directory", "names"]
 
@@ -43,6 +46,8 @@ OWN = ("shakespeare",)
 RESULTS = Path(__file__).parent.parent / "experiments" / "results"
 # What SmolLM2's template says where a conversation does not begin with a system message.
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+# What stands around each message there, each one token.
+BEGIN, END = "<|im_start|>", "<|im_end|>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +75,12 @@ class Pretrained:
     chat_template: str | None = None
 
     def encode(
-        self, text: str | Sequence[str], *, side: str = "right"
+        self,
+        text: str | Sequence[str],
+        *,
+        side: str = "right",
+        truncate: bool = False,
+        special: bool = True,
     ) -> Int[Tensor, "B N"] | tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
         """Turn text into token ids that the model takes.
 
@@ -79,7 +89,12 @@ class Pretrained:
 
         Args:
             text: one text, or a list of them.
-            side: on which side short sequences are filled up; "left" for generation.
+            side: on which side short sequences are filled up, and long ones cut; "left" for
+                generation, which goes on from the right end and takes the mask too.
+            truncate: whether a text longer than the model's context is cut to it; it is refused
+                otherwise. The tokens that stand around a text stay.
+            special: whether special tokens written in the text become one id; False for words that
+                somebody typed, where they are text like any other.
 
         Returns:
             For one text its ids (1, N). For a list the ids (B, N) and the mask (B, N), True at
@@ -87,16 +102,17 @@ class Pretrained:
 
         Raises:
             TypeError: if text is neither a string nor a list of strings.
-            ValueError: for an empty text or list, a text longer than the model's context, or an
-                unknown side.
+            ValueError: for an empty text or list, a text longer than the model's context, a lone
+                surrogate (half of a character of UTF-16), or an unknown side.
 
         Explained in: chapters/05_architecture, section "Two real models".
         """
         if side not in ("left", "right"):
             raise ValueError(f"side must be 'left' or 'right', got {side!r}")
+        choices = {"side": side, "truncate": truncate, "special": special}
         if isinstance(text, str):
-            return torch.tensor(self._ids([text]))  # (1, N)
-        rows = self._ids(_texts(text))
+            return torch.tensor(self._ids([text], **choices))  # (1, N)
+        rows = self._ids(_texts(text), **choices)
         if side == "left":
             ids, lengths = pad_batch([row[::-1] for row in rows], self.pad_id)  # (B, N), (B,)
             ids = ids.flip(1)
@@ -151,7 +167,9 @@ class Pretrained:
         return [self.decode([i], special=True).replace(" ", "·") for i in ids]
 
     @torch.no_grad()
-    def embed(self, texts: Sequence[str], *, batch_size: int = 32) -> Float[Tensor, "S D"]:
+    def embed(
+        self, texts: str | Sequence[str], *, batch_size: int = 32, truncate: bool = False
+    ) -> Float[Tensor, "S D"]:
         """Return one vector for each text: the mean of an encoder's last rows, at length 1.
 
         e = m / |m| with m = (1/n) Σ_i hidden_i over the n tokens of the text, [CLS] and [SEP] among
@@ -159,14 +177,16 @@ class Pretrained:
         are put into a batch, so that little is computed on padding, and given back in their order.
 
         Args:
-            texts: a list of S texts.
+            texts: a list of S texts, or one text, S = 1.
             batch_size: how many are computed at once.
+            truncate: whether of a text longer than the context the beginning is read; it is refused
+                otherwise.
 
         Returns:
             The vectors, (S, d_model).
 
         Raises:
-            TypeError: if texts is no list of strings, or batch_size no integer.
+            TypeError: if texts is no string or list of strings, or batch_size no integer.
             ValueError: if the model is no encoder, a text is empty or longer than the context.
 
         Source: [reimers2019sentence]
@@ -175,7 +195,8 @@ class Pretrained:
         if self.config.kind != "encoder":
             raise ValueError(f"embed needs an encoder such as minilm-l6; {self.name} is none")
         check_number("batch_size", batch_size, 1, whole=True)
-        rows = self._ids(_texts(texts))
+        texts = [texts] if isinstance(texts, str) else _texts(texts)
+        rows = self._ids(texts, truncate=truncate)
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         found = torch.empty(len(rows), self.config.d_model, dtype=self._weight().dtype)
         device = self._weight().device
@@ -200,7 +221,8 @@ class Pretrained:
             answer: whether to open the assistant's turn at the end.
 
         Returns:
-            The prompt, for :meth:`encode`.
+            The prompt, to be read. For ids use :meth:`encode_chat`, where the words of a message
+            cannot end it.
 
         Raises:
             TypeError: if messages is no list of such dictionaries.
@@ -208,15 +230,48 @@ class Pretrained:
 
         Explained in: chapters/12_generation, section "Talking to a chat model".
         """
+        turns = self._turns(messages)
+        text = "".join(f"{BEGIN}{role}\n{content}{END}\n" for role, content in turns)
+        return text + (f"{BEGIN}assistant\n" if answer else "")
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, str]], *, answer: bool = True
+    ) -> Int[Tensor, "1 N"]:
+        """Write a conversation as the ids that the model was trained to continue.
+
+        They are those of ``encode(chat(messages))``, but for messages that hold what looks like a
+        special token: only the template makes these, and a message stays text.
+
+        Args:
+            messages: as for :meth:`chat`.
+            answer: whether to open the assistant's turn at the end.
+
+        Returns:
+            The ids, (1, N); there may be more than the context holds.
+
+        Raises:
+            TypeError: as :meth:`chat`.
+            ValueError: as :meth:`chat`, and for a lone surrogate.
+
+        Explained in: chapters/12_generation, section "Talking to a chat model".
+        """
+        ids, (begin, end) = [], map(self._tokenizer().token_to_id, (BEGIN, END))
+        for role, content in self._turns(messages):
+            ids += [begin, *self._plain_ids(f"{role}\n{content}"), end, *self._plain_ids("\n")]
+        return torch.tensor([ids + [begin, *self._plain_ids("assistant\n")] * answer])
+
+    def _turns(self, messages):
+        """Return roles and contents, the system's first."""
         if self.chat_template is None:
             raise ValueError(f"{self.name} was not trained on conversations; smollm2-135m was")
+        if BEGIN not in self.chat_template:
+            raise ValueError(f"{self.name} has a template without {BEGIN}, which is unknown here")
         turns = [_check_message(i, message) for i, message in enumerate(_list(messages))]
         if not turns:
             raise ValueError("messages must hold at least one message, got none")
         if turns[0][0] != "system":
             turns.insert(0, ("system", SYSTEM))
-        text = "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in turns)
-        return text + ("<|im_start|>assistant\n" if answer else "")
+        return turns
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -226,22 +281,44 @@ class Pretrained:
     def _weight(self) -> Tensor:
         return next(self.model.parameters())
 
-    def _ids(self, texts: list[str]) -> list[list[int]]:
+    @cached_property
+    def _plain(self) -> Tokenizer:
+        """Return a tokenizer to which special tokens in a text are text."""
+        plain = Tokenizer.from_str(self._tokenizer().to_str())
+        plain.encode_special_tokens = True
+        return plain
+
+    @cached_property
+    def _characters(self) -> frozenset[str] | None:
+        """Return the characters that can be read, or None where all can."""
+        known = self._tokenizer().get_vocab()
+        return frozenset(known) if all(len(token) == 1 for token in known) else None
+
+    def _plain_ids(self, text: str) -> list[int]:
+        _check_characters([text], self._characters)
+        return self._plain.encode(text, add_special_tokens=False).ids
+
+    def _ids(
+        self, texts: list[str], *, side: str = "right", truncate: bool = False, special: bool = True
+    ) -> list[list[int]]:
         """Return the ids of each text, checked."""
-        tokenizer = self._tokenizer()
-        if self.name in OWN:
-            _check_characters(texts, tokenizer.get_vocab())
-        rows = [encoded.ids for encoded in tokenizer.encode_batch(texts)]
-        empty, longest = tokenizer.num_special_tokens_to_add(False), self.config.max_len
+        check_bool("truncate", truncate)
+        check_bool("special", special)
+        tokenizer = self._tokenizer() if special else self._plain
+        _check_characters(texts, self._characters)
+        around, longest = tokenizer.num_special_tokens_to_add(False), self.config.max_len
+        rows = tokenizer.encode_batch(texts, add_special_tokens=False)
         for text, row in zip(texts, rows, strict=True):
-            if len(row) <= empty:
+            if not len(row):
                 raise ValueError(f"text must hold at least one token, got {text!r}")
-            if longest is not None and len(row) > longest:
+            if longest is not None and truncate:
+                row.truncate(longest - around, direction=side)
+            elif longest is not None and len(row) + around > longest:
                 raise ValueError(
                     f"text must fit into the context of {self.name}, {longest:,} tokens, "
-                    f"got {len(row):,}: {text[:40]!r}…"
+                    f"got {len(row) + around:,}: {text[:40]!r}… (truncate=True cuts it)"
                 )
-        return rows
+        return [tokenizer.post_process(row).ids for row in rows]
 
     def _check_ids(self, row: object) -> None:
         if not isinstance(row, list):
@@ -326,10 +403,12 @@ def load(
 def load_directory(
     path: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32
 ) -> Pretrained:
-    """Load a model of a family out of ``FAMILIES`` from a folder in the format of `transformers`.
+    """Load a model from a folder: one in the format of `transformers`, or one of a training run.
 
-    The folder holds ``config.json``, ``model.safetensors`` (or several files and
-    ``model.safetensors.index.json``) and, if text is to be encoded, ``tokenizer.json``.
+    The first holds ``config.json``, ``model.safetensors`` (or several files and
+    ``model.safetensors.index.json``) of a family out of ``FAMILIES`` and, if text is to be encoded,
+    ``tokenizer.json``. The second was written by ``python -m tfbook train``: the model is that of
+    the last checkpoint, or the best one where the run was watched with patience.
 
     Args:
         path: the folder.
@@ -342,15 +421,20 @@ def load_directory(
         FileNotFoundError: if the folder or a file in it is missing. Weights in ``.bin`` files are
             pickles, which can run any program when they are read; they are not read here.
         TypeError: if dtype is no floating-point dtype.
-        ValueError: if the model is of another family, uses an option that is not known here, or its
-            weights do not fit its configuration.
+        ValueError: if the model is of another family, uses an option that is not known here, its
+            weights do not fit its configuration, or a run's files are damaged.
 
     Explained in: chapters/05_architecture, section "Two real models".
     """
     _check_dtype(dtype)
     folder = Path(path)
+    name = folder.resolve().name
+    if holds_run(folder):
+        model, tokenizer, _ = load_run(folder)
+        ends = (EOS,) if model.config.kind == "encoder-decoder" else ()
+        return Pretrained(name, model.to(dtype), tokenizer, model.config, ends, PAD)
     weights, texts = read_checkpoint(folder)
-    return _assemble(folder.resolve().name, weights, texts, dtype)
+    return _assemble(name, weights, texts, dtype)
 
 
 def _load_own(name: str, dtype: torch.dtype) -> Pretrained:
@@ -400,12 +484,19 @@ def _texts(value: object) -> list[str]:
     return texts
 
 
-def _check_characters(texts: list[str], known: Mapping[str, int]) -> None:
-    unknown = sorted(set("".join(texts)) - set(known))
-    if unknown:
+def _check_characters(texts: list[str], known: Collection[str] | None) -> None:
+    """Raise ValueError for half a character, or one that is not among the known ones."""
+    used = set("".join(texts))
+    halves = sorted(sign for sign in used if "\ud800" <= sign <= "\udfff")
+    if halves:
+        raise ValueError(
+            f"text must be Unicode, got the lone surrogate U+{ord(halves[0]):04X}, "
+            "half of a character of UTF-16"
+        )
+    if known is not None and used - known:
         raise ValueError(
             f"text must be made of the {len(known)} characters that the model knows, "
-            f"{''.join(sorted(known))!r}, got {''.join(unknown)!r}"
+            f"{''.join(sorted(known))!r}, got {''.join(sorted(used - known))!r}"
         )
 
 

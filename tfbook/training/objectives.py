@@ -8,6 +8,7 @@ batches with unequal numbers of tokens are added up before the division.
 Explained in: chapters/11_training, section "What is minimised".
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -208,7 +209,9 @@ def distillation(
 
     Both are softmaxes of logits / T: above 1 the unlikely classes of the teacher count for more.
     The gradient of the KL alone shrinks like 1 / T², which the factor undoes, so that a sum with
-    a loss on true labels keeps its balance. No gradient goes to the teacher.
+    a loss on true labels keeps its balance. No gradient goes to the teacher. A class that the
+    teacher cuts (a logit of −∞, as :func:`tfbook.generation.top_k` gives) adds nothing, 0 ln 0 = 0;
+    one that only the student cuts makes the loss ∞.
 
     Args:
         student: logits (..., V).
@@ -233,7 +236,9 @@ def distillation(
     check_number("temperature", temperature, above=0)
     log_p = (teacher.detach() / temperature).log_softmax(-1)  # (..., V)
     log_q = (student / temperature).log_softmax(-1)
-    divergence = functional.kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1)
+    cut = log_p == -math.inf  # 0 · −∞ would be NaN, in the gradient too
+    log_p, log_q = log_p.masked_fill(cut, 0), log_q.masked_fill(cut, 0)
+    divergence = (log_p.exp() * (log_p - log_q)).sum(-1)
     if mask is None:
         return temperature**2 * divergence.mean()
     check_token_mask(mask, divergence.shape, "that of the tokens")

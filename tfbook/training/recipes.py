@@ -48,7 +48,16 @@ from tfbook.models import (
 from tfbook.training.checkpoints import last_checkpoint
 from tfbook.training.objectives import causal_loss, translation_loss
 
-__all__ = ["DEFAULTS", "TASKS", "Task", "load_run", "make_task", "read_choices", "write_choices"]
+__all__ = [
+    "DEFAULTS",
+    "TASKS",
+    "Task",
+    "holds_run",
+    "load_run",
+    "make_task",
+    "read_choices",
+    "write_choices",
+]
 
 CHOICES, TOKENIZER = "run.json", "tokenizer.json"
 Choices = dict[str, object]
@@ -262,6 +271,11 @@ def write_choices(
         new = folder / f"{file}.new"
         new.write_text(text, encoding="utf-8")
         os.replace(new, folder / file)
+
+
+def holds_run(folder: str | os.PathLike[str]) -> bool:
+    """Return whether a folder was begun by :func:`write_choices`."""
+    return (Path(folder) / CHOICES).is_file()
 
 
 def read_choices(folder: str | os.PathLike[str]) -> tuple[str, Choices]:

@@ -47,8 +47,8 @@ def check(
 
     name: one of `names()`.
     function: the function itself, not a call of it.
-    time_limit: seconds for one call of the function. A loop without end can only be stopped in
-        the main thread on Linux and macOS; elsewhere, interrupt it by hand.
+    time_limit: seconds of processor time for one call of the function. A loop without end can only
+        be stopped in the main thread on Linux and macOS; elsewhere, interrupt it by hand.
     record: note a pass for `progress()`. The book's own solutions are checked without.
 
     Raises ValueError for a name that is not an exercise, TypeError for what cannot be called.
@@ -69,6 +69,8 @@ def evaluate(name: str, function: Callable[..., Any], *, time_limit: float = 10.
         )
     if not time_limit > 0:
         raise ValueError(f"time_limit must be a positive number of seconds, got {time_limit}")
+    for module in exercise.warm:
+        importlib.import_module(module)
     guarded = Guarded(exercise, function, time_limit)
     for test in exercise.properties:
         try:

@@ -16,6 +16,8 @@ import torch
 
 from tfbook.teaching.exercises._spec import Exercise, NotStarted, Wrong
 
+PATIENCE = 12  # a call that waits instead of computing may last so many times its limit
+
 
 class TooSlow(BaseException):
     """The time limit; not an Exception, so that the reader's `except Exception` lets it through."""
@@ -35,10 +37,12 @@ def steady_torch() -> Iterator[None]:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise `TooSlow` in the block after so many seconds.
+    """Raise `TooSlow` in the block after so many seconds of processor time, with what it took.
 
-    Only the main thread of a system with interval timers (Linux, macOS) can be interrupted;
-    elsewhere the block runs without a limit.
+    Time in which other programs have the processor does not count. A block that waits takes no
+    processor time; it is stopped after `PATIENCE` times as many seconds. Only the main thread of a
+    system with interval timers (Linux, macOS) can be interrupted; elsewhere the block runs without
+    a limit.
     """
     in_main = threading.current_thread() is threading.main_thread()
     if not (in_main and hasattr(signal, "setitimer")):
@@ -46,12 +50,15 @@ def time_limit(seconds: float) -> Iterator[None]:
         return
 
     def stop(signum: int, frame: Any) -> None:
-        raise TooSlow
+        if time.thread_time() - computed >= seconds:
+            raise TooSlow(f"{seconds:g} seconds")
+        if time.monotonic() - started >= PATIENCE * seconds:
+            raise TooSlow(f"{PATIENCE * seconds:g} seconds, most of them spent waiting")
 
-    started = time.monotonic()
+    started, computed = time.monotonic(), time.thread_time()
     handler = signal.signal(signal.SIGALRM, stop)
-    # The repeat catches code that swallows the first interruption.
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    # The repeat looks again, and catches code that swallows the first interruption.
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, seconds / 4)
     try:
         yield
     finally:
@@ -123,8 +130,7 @@ class Guarded:
         place = f" at your line {line.lineno}: `{line.line}`" if line else ""
         if isinstance(error, TooSlow):
             raise Wrong(
-                f"Your function was stopped after {self.seconds:g} seconds"
-                f"{place}. Does a loop never end?"
+                f"Your function was stopped after {error}{place}. Does a loop never end?"
             ) from error
         if isinstance(error, NotImplementedError) and _raised_in_python(error):
             raise NotStarted from error

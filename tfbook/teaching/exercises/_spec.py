@@ -39,6 +39,8 @@ class Exercise:
     properties: functions of the reader's function that raise `Wrong`; the first line of each
         docstring names the property. They run in order, so the most telling one comes first.
     hints: from a nudge to nearly the solution.
+    warm: modules that a right answer may load by a first call, such as that of an optimizer of
+        PyTorch; a check loads them before its clock starts.
 
     Raises ValueError when a part is missing.
     """
@@ -50,6 +52,7 @@ class Exercise:
     stub: Callable[..., Any]
     properties: tuple[Callable[..., None], ...]
     hints: tuple[str, ...]
+    warm: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse an exercise that could not be shown or checked."""

@@ -82,7 +82,6 @@ def _train_run(train: Any, steps: int) -> tuple[_Run, list[float]]:
 
 def _train_learns(train: Any) -> None:
     """The loss falls, because the weights change."""
-    torch.optim.SGD([torch.zeros(1)])  # the first optimizer of a process loads slowly
     run, losses = _train_run(train, 80)
     fresh = _Toy().state_dict()
     same = all(torch.equal(fresh[name], w) for name, w in run.model.state_dict().items())
@@ -128,6 +127,7 @@ LAB_TRAIN = Exercise(
     section='chapters/lab_shakespeare, section "Step 8: train"',
     stub=train,
     properties=(_train_learns, _train_batches, _train_losses),
+    warm=("torch._dynamo",),  # loaded by the first optimizer of PyTorch, in seconds
     hints=(
         "Five lines in a loop, or one call of `tfbook.training.fit`.",
         "Make the optimizer once, before the loop. In the loop: the loss, `zero_grad`, "

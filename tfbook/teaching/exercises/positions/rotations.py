@@ -75,8 +75,9 @@ def _shift_moves(matrix: Any) -> None:
 
 def _shift_back(matrix: Any) -> None:
     """A negative shift moves back, and no shift is the identity."""
-    expect(matrix(-3, 6), _shift(-3, _omegas(6)), tolerance=1e-5)
-    expect(matrix(0, 6), torch.eye(6), tolerance=1e-5)
+    back = "With k = -3 the codes should move back by three positions."
+    expect(matrix(-3, 6), _shift(-3, _omegas(6)), back, tolerance=1e-5)
+    expect(matrix(0, 6), torch.eye(6), "With k = 0 nothing moves: I is wanted.", tolerance=1e-5)
 
 
 SHIFT_BY_ROTATION = Exercise(
@@ -356,7 +357,10 @@ def _relative_distance(shift: Any) -> None:
     n, m = 3, 5
     distances = torch.arange(m - 1, -n, -1, dtype=torch.float64).expand(n, n + m - 1).contiguous()
     wanted = torch.arange(m - n, m)[:, None] - torch.arange(m)
-    expect(shift(distances), wanted.double())
+    expect(
+        shift(distances), wanted.double(),
+        "Where the score is the distance itself, entry (i, j) should be i + m - n - j.",
+    )
 
 
 def _relative_gradients(shift: Any) -> None:

@@ -272,6 +272,7 @@ ADAMW_STEP = Exercise(
     section='chapters/11_training, section "Weight decay is not L2"',
     stub=adamw_step,
     properties=(_adam_means, _adam_move, _adam_decay, _adam_run),
+    warm=("torch._dynamo",),  # loaded by the first optimizer of PyTorch, in seconds
     hints=(
         "Four lines: m, v, what is added because of the gradient, what is added because of the "
         "weight. The last two do not meet before the subtraction.",

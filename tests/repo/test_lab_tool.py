@@ -132,5 +132,5 @@ def test_jupyterlab_finds_the_books_defaults_and_the_readers_stay(tmp_path, monk
     assert not error
     assert overrides["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
     found = lab.options(ROOT, ROOT / "work")
-    assert "--LabApp.default_url=/lab/tree/work/index.ipynb" in found
+    assert f"--LabApp.default_url=/lab/tree/{lab.WORK.name}/index.ipynb" in found
     assert f"--ServerApp.root_dir={ROOT}" in found

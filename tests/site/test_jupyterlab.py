@@ -255,7 +255,7 @@ def start(visit):
 @pytest.fixture(scope="module")
 def notebook(visit):
     """The chapter, opened and run once."""
-    opened = visit(f"lab/tree/work/{PLAYED}")
+    opened = visit(f"lab/tree/{lab_tool.WORK.name}/{PLAYED}")
     opened.run_all()
     return opened
 

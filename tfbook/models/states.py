@@ -79,7 +79,7 @@ class ModelState:
     @property
     def reach(self) -> int:
         """Return how far back the layers look from the next column: less where caches forget."""
-        return max((layer.reach(self.seen) for layer in self.layers or ()), default=self.seen)
+        return max([layer.reach(self.seen) for layer in self.layers]) if self.layers else self.seen
 
     @property
     def nbytes(self) -> int:

@@ -31,9 +31,11 @@ ROOMS = {
     "pretrained": "files part_names decoders families conversion loading",
     "generation": "prompts sampling decoding tables scoring beam speculative",
     "training": "schedules objectives denoising optimizers muon sophia skipping processes "
-    "history checkpoints resuming gradients monitoring loop recipes",
+    "files states history checkpoints resuming gradients monitoring loop choices "
+    "recipes run_folders",
     "teaching": "claims plotting explorables exercises",
     "experiments": "",
+    "commands": "arguments training measuring",
     "__main__": "",
 }
 ORDER = list(ROOMS)

@@ -172,7 +172,10 @@ def test_the_help_explains_every_choice(capsys):
         ),
         ("lr must be finite and above 0, got nan", ["train", "lm", "new", "--lr", "nan"]),
         ("holds no run: there is no run.json", ["train", "lm", "nowhere", "--resume"]),
-        ("No such file or directory: .*nowhere.txt'", ["train", "lm", "x", "--text", "nowhere.txt"]),
+        (
+            "No such file or directory: .*nowhere.txt'",
+            ["train", "lm", "x", "--text", "nowhere.txt"],
+        ),
         ("warmup must be fewer", ["train", "lm", "x", "--steps", "5", "--warmup", "7"]),
         ("n_heads must divide d_model", ["train", "lm", "x", "--d-model", "16", "--heads", "3"]),
         ("shard=True cuts weights .* torchrun", ["train", "lm", "x", "--shard", *SMALL]),

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tfbook._checks import check_number
+from tfbook._checks import check_callable, check_number
 from tfbook.attention import Cache, StaticCache
 from tfbook.generation.prompts import (
     LanguageModel,
@@ -110,6 +110,8 @@ def generate(
     Explained in: chapters/12_generation, section "One token at a time".
     """
     texts = read_prompts(prompt)
+    if on_token is not None:
+        check_callable("on_token", on_token)
     steps = _steps(model, texts, max_new_tokens, sampling, stop, seed, state, cache, pad_id)
     tokens, log_probs = [[] for _ in texts], [[] for _ in texts]
     finished = [False for _ in texts]

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from tqdm import tqdm
 
-from tfbook._checks import check_bool, check_number
+from tfbook._checks import check_bool, check_callable, check_module, check_number
 from tfbook.training.checkpoints import Checkpointing
 from tfbook.training.gradients import (
     AT_ONCE,
@@ -114,7 +114,9 @@ def fit(
     Source: [pascanu2013difficulty], [micikevicius2018mixed]
     Explained in: chapters/11_training, section "The loop, line by line".
     """
-    _check(model, optimizer, steps, clip, execution, monitoring, checkpointing, progress)
+    _check(
+        model, loss, optimizer, steps, clip, seed, execution, monitoring, checkpointing, progress
+    )
     run = _prepare(
         model, batches, optimizer, schedule, clip, seed, execution, monitoring, checkpointing
     )
@@ -189,8 +191,12 @@ def _mean(total, count, step):
     return total / count
 
 
-def _check(model, optimizer, steps, clip, execution, monitoring, checkpointing, progress):
+def _check(
+    model, loss, optimizer, steps, clip, seed, execution, monitoring, checkpointing, progress
+):
     check_number("steps", steps, 1, whole=True)
+    if seed is not None:
+        check_number("seed", seed, 0, 2**63 - 1, whole=True)
     check_bool("progress", progress)
     if clip is not None:
         check_number("clip", clip, above=0)
@@ -201,8 +207,8 @@ def _check(model, optimizer, steps, clip, execution, monitoring, checkpointing, 
         if not isinstance(value, kind):
             wanted = f"{name} must be of class {kind.__name__}"
             raise TypeError(f"{wanted}, got {type(value).__name__}")
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a module, got {type(model).__name__}")
+    check_module("model", model)
+    check_callable("loss", loss)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError("model must have a parameter to train, got none")
     made = isinstance(optimizer, Optimizer)

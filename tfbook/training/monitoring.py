@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from tfbook._checks import check_number
+from tfbook._checks import check_ids, check_number
 from tfbook.training.history import History
 from tfbook.training.processes import Ranks
 from tfbook.training.states import get_random, set_random
@@ -138,7 +138,8 @@ def attention_entropy(model: nn.Module, batch: object) -> list[float]:
         raise TypeError(
             f"model must have attention_weights(tokens), which {type(model).__name__} has not"
         )
-    tokens = batch[0] if isinstance(batch, list | tuple) else batch
+    tokens = batch[0] if isinstance(batch, list | tuple) and batch else batch
+    check_ids("batch", tokens)
     longest = getattr(getattr(model, "config", None), "max_len", None)
     with torch.no_grad():
         layers = model.attention_weights(tokens[:, :longest])  # L of (B, H, N, N)

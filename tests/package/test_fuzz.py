@@ -34,7 +34,7 @@ ROOMS = (
 )
 HOME = str(Path(tfbook.__file__).parent)
 TWICE = 2  # as many calls of a function are altered
-MOST = 6000  # altered calls
+MOST = 4000  # altered calls, drawn from all
 SECONDS = 30  # for one of them: this decides what hangs, not what is slow
 # Where the machine is at its end and not the argument; only PyTorch knows what fits.
 TOO_LARGE = re.compile("Storage size calculation overflowed|can't allocate|Overflow when")

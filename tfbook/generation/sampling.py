@@ -194,7 +194,8 @@ def repetition_penalty(
     check_number("repetition_penalty", penalty, above=0)
     if logits.ndim != 2:
         raise ValueError(f"logits must have shape (B, V), got {tuple(logits.shape)}")
-    check_ids("tokens", tokens, below=logits.shape[-1])
+    if tokens.numel():
+        check_ids("tokens", tokens, below=logits.shape[-1])
     if mask is not None:
         check_token_mask(mask, tokens.shape)
     if tokens.shape[0] != logits.shape[0]:

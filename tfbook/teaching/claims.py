@@ -54,7 +54,7 @@ class Claim:
 
     def _html(self) -> str:
         parts = [
-            f'<div class="tfbook-claim" id="claim-{self.slug}">'
+            f'<div class="tfbook-claim" id="claim-{html.escape(self.slug)}">'
             f'<span class="tfbook-claim-sentence">{html.escape(self.sentence)}</span>',
             f'measured <span class="tfbook-claim-measured">{html.escape(self.measured)}</span>',
             f'expected <span class="tfbook-claim-expected">{html.escape(self.expected)}</span>',

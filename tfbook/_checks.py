@@ -6,10 +6,10 @@ dtypes and devices only, never values, so they cost a few microseconds and work 
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Shape = tuple[int, ...]
 
@@ -50,6 +50,73 @@ def check_bool(name: str, value: object) -> None:
     """Raise TypeError unless ``value`` is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
+
+
+def check_list(name: str, value: object, *, sized: bool = True) -> None:
+    """Raise TypeError unless ``value`` is a list or the like; a string and a mapping are none.
+
+    With ``sized=False`` it may be anything to go through once, such as a generator.
+    """
+    fits = isinstance(value, Iterable) and (isinstance(value, Sized) or not sized)
+    if isinstance(value, Tensor):
+        fits = value.ndim > 0
+    if not fits or isinstance(value, str | bytes | Mapping):
+        raise TypeError(f"{name} must be a list, got {_kind(value)}")
+
+
+def check_choice(name: str, value: object, known: Iterable[str]) -> None:
+    """Raise ValueError unless ``value`` is one of the known names."""
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+
+
+def check_generator(value: object) -> None:
+    """Raise TypeError unless ``value``, the argument ``generator``, is one or None."""
+    if value is not None and not isinstance(value, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator, got {type(value).__name__}")
+
+
+def check_module(name: str, value: object) -> None:
+    """Raise TypeError unless ``value`` is a module of PyTorch."""
+    if not isinstance(value, nn.Module):
+        raise TypeError(f"{name} must be a module, got {type(value).__name__}")
+
+
+def check_callable(name: str, value: object) -> None:
+    """Raise TypeError unless ``value`` can be called."""
+    if not callable(value):
+        raise TypeError(f"{name} must be a function, got {type(value).__name__}")
+
+
+def check_dtype(value: object) -> None:
+    """Raise TypeError unless ``value``, the argument ``dtype``, is a floating-point one or None."""
+    if value is not None and not (isinstance(value, torch.dtype) and value.is_floating_point):
+        raise TypeError(f"dtype must be floating point, such as torch.float32, got {value!r}")
+
+
+def check_device(value: object) -> None:
+    """Raise unless ``value``, the argument ``device``, names a device or is None.
+
+    Raises:
+        TypeError: if it is no name.
+        ValueError: if PyTorch knows none of that name.
+    """
+    if value is None or isinstance(value, torch.device):
+        return  # the usual case, and a fast one
+    if not isinstance(value, str):
+        raise TypeError(f"device must be a torch.device or its name, got {value!r}")
+    try:
+        torch.device(value)
+    except RuntimeError:
+        raise ValueError(f"device must be one that PyTorch knows, got {value!r}") from None
+
+
+def _kind(value: object) -> str:
+    return (
+        f"a tensor of shape {tuple(value.shape)}"
+        if isinstance(value, Tensor)
+        else (type(value).__name__)
+    )
 
 
 def check_number(
@@ -422,7 +489,7 @@ def check_attention(
         check_same(q=q, bias=bias)
     check_bool("causal", causal)
     if scale is not None:
-        check_number("scale", scale, above=0)
+        check_number("scale", scale, high=1e18, above=0)  # beyond, products overflow
 
 
 def _check_broadcasts(
@@ -444,6 +511,8 @@ def _check_broadcasts(
 
 def _hint(name: str, shape: Shape, scores_shape: Shape) -> str:
     """Guess what was meant by a mask that does not fit."""
+    if len(scores_shape) < 2:
+        return ""
     *batch, n, m = scores_shape
     if batch and shape == (batch[0], m):
         missing = ", ".join([":"] + ["None"] * len(batch) + [":"])

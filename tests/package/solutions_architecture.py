@@ -52,6 +52,11 @@ def norm_no_eps(x, weight, bias, eps):
     return norm_by_hand(x, weight, bias, 0.0)
 
 
+@wrong("layer-norm", "another number stands in its place")
+def norm_of_a_fixed_eps(x, weight, bias, eps):
+    return norm_by_hand(x, weight, bias, 1e-5)
+
+
 @wrong("layer-norm", "divided by D - 1")
 def norm_unbiased(x, weight, bias, eps):
     scale = torch.sqrt(x.var(-1, keepdim=True) + eps)

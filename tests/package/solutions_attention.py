@@ -451,6 +451,19 @@ def masked_nan_in_the_gradient(q, k, v, mask):
     return ((scores_of(q, k) + additive).softmax(-1) @ v).nan_to_num()
 
 
+@wrong("masked-attention", "made to sum to one again")
+def masked_late_and_shared_out_again(q, k, v, mask):
+    weights = scores_of(q, k).softmax(-1) * mask
+    return weights / weights.sum(-1, keepdim=True).clamp(min=1e-300) @ v
+
+
+@wrong("masked-attention", "overflows. Subtract the largest")
+def masked_exponentials_unshifted(q, k, v, mask):
+    exps = scores_of(q, k).exp().masked_fill(~mask, 0.0)
+    total = exps.sum(-1, keepdim=True)
+    return (exps / total.masked_fill(total == 0, 1.0)) @ v
+
+
 @wrong("masked-attention", "changed its input `mask`")
 def masked_in_place(q, k, v, mask):
     forbidden = mask.logical_not_()

@@ -343,7 +343,7 @@ def pad_order(prompts, pad):
     return tokens, positions, mask
 
 
-@wrong("left-padding", "changed the lists")
+@wrong("left-padding", "changed its input")
 def pad_in_place(prompts, pad):
     results = pad_gaps(prompts, pad)
     for prompt in prompts:
@@ -503,7 +503,7 @@ def loop_with_gradients(model, prompt, count, eos):
     return [*prompt, model(torch.tensor([prompt]))[0, -1].argmax().item()]
 
 
-@wrong("greedy-loop", "changed the list `prompt`")
+@wrong("greedy-loop", "changed its input")
 @torch.no_grad()
 def loop_in_place(model, prompt, count, eos):
     for _ in range(count):

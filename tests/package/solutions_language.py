@@ -573,7 +573,7 @@ def step_characters(words):
     return pair, merged
 
 
-@wrong("byte-pair-step", "changed the dictionary")
+@wrong("byte-pair-step", "changed its input")
 def step_in_place(words):
     pair = best(count_pairs(words))
     for word in list(words):

@@ -332,7 +332,7 @@ def collate_exchanged(sources, targets, bos, eos, pad):
     return read, collate_lists(sources, targets, eos, bos, pad)[1]
 
 
-@wrong("project-collate", "Your function changed the lists")
+@wrong("project-collate", "changed its input")
 def collate_in_place(sources, targets, bos, eos, pad):
     for row in sources:
         row.append(eos)

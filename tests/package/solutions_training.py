@@ -710,7 +710,7 @@ def clip_at_least(gradients, limit, length):
     return clip_squares(gradients, max(limit, 0.5))[0]
 
 
-@wrong("clip-norm", "changed the gradients it was given")
+@wrong("clip-norm", "changed its input")
 def clip_in_place(gradients, limit):
     length = clip_squares(gradients, limit)[1]
     for g in gradients:

@@ -292,6 +292,12 @@ def test_a_false_claim_says_what_was_measured_and_what_was_expected():
     )
 
 
+def test_a_claim_made_without_its_checks_is_escaped_whole():
+    hostile = '"><img src=x onerror=alert(1)>'
+    page = claims.Claim(hostile, hostile, hostile, hostile, hostile)._repr_mimebundle_()
+    assert "<img" not in page["text/html"]
+
+
 def test_the_html_form_escapes_and_has_an_anchor():
     shown = evaluate("a-b", 'Is <i>1 & 2</i> "half"?', "<b>", "<b>")
     page = shown._repr_mimebundle_()["text/html"]

@@ -1,9 +1,11 @@
 """The graded exercises: right answers pass, wrong ones hear what is wrong, nothing else breaks."""
 
+import builtins
 import dataclasses
 import functools
 import importlib
 import inspect
+import math
 import random
 import re
 import signal
@@ -267,7 +269,7 @@ def test_an_exception_in_a_helper_of_the_reader_shows_the_helper():
 
     message = fails("stable-softmax", lambda scores: helper(scores)).message
     assert "KeyError: 'oops'" in message
-    assert "`raise KeyError(\"oops\")`" in message
+    assert '`raise KeyError("oops")`' in message
 
 
 def test_a_kernel_that_torch_lacks_is_an_error_and_not_an_empty_stub():
@@ -477,13 +479,78 @@ def test_an_incomplete_exercise_is_refused():
         """It holds."""
 
     parts = dict(
-        name="x", title="X", level=1, section="s", stub=test_of, properties=(test_of,),
+        name="x",
+        title="X",
+        level=1,
+        section="s",
+        stub=test_of,
+        properties=(test_of,),
         hints=("h",),
     )
     _spec.Exercise(**parts)
     for change in ({"level": 4}, {"hints": ()}, {"properties": ()}, {"stub": lambda x: x}):
         with pytest.raises(ValueError, match="level|hints|docstring"):
             _spec.Exercise(**{**parts, **change})
+
+
+# what an answer leaves behind ---------------------------------------------------------------------
+
+
+@pytest.mark.untyped
+def test_what_an_answer_replaces_is_put_back_and_named():
+    def patches(place, name, value):
+        def answer(scores):
+            setattr(place, name, value)
+            return scores  # wrong, though nothing that was replaced would say so
+
+        return answer
+
+    replaced = [
+        (torch, "allclose", lambda *args, **kwargs: True),
+        (torch, "softmax", lambda x, dim: x),
+        (torch.nn.functional, "softmax", torch.zeros(2)),
+        (torch.Tensor, "softmax", lambda self, dim: self),
+        (torch.Tensor, "own", 3),
+        (math, "isclose", lambda *args, **kwargs: True),
+        (builtins, "all", lambda values: True),
+    ]
+    for place, name, value in replaced:
+        before = vars(place).get(name)
+        message = fails("stable-softmax", patches(place, name, value)).message
+        assert f"{name}`, which all other code uses too" in message
+        assert vars(place).get(name) is before
+
+    def raises(scores):
+        torch.allclose = None
+        raise KeyError("after it")
+
+    assert "KeyError" in fails("stable-softmax", raises).message
+    assert exercises.evaluate("stable-softmax", solutions.softmax_shifted).state == "pass"
+
+
+@pytest.mark.untyped
+def test_a_change_of_any_argument_is_seen():
+    tensor, other = torch.ones(2), torch.ones(2)
+    values = [[1, [2]], {"a": [1]}, {1, 2}, [tensor], {"a": other}, Counter("aab"), [float("nan")]]
+    kept = [_guard._copy(value) for value in values]
+    assert all(map(_guard._equal, values, kept))
+    values[0][1].append(3)
+    values[1]["a"].pop()
+    values[2].add(3)
+    tensor.add_(1)
+    other.mul_(2)
+    values[5].clear()
+    values[6][0] = 1.0
+    assert not any(map(_guard._equal, values, kept))
+
+
+def test_rounding_on_the_way_is_named():
+    x = torch.tensor([1 / 3, 2 / 7], dtype=torch.float64)
+    with pytest.raises(_spec.Wrong, match="comes from rounding to float32 on the way"):
+        _spec.expect(x.float().double(), x, "It differs.", tolerance=1e-9)
+    with pytest.raises(_spec.Wrong) as wrong:
+        _spec.expect(x + 0.1, x, "It differs.")
+    assert "float32" not in str(wrong.value)
 
 
 # what stays as it was -----------------------------------------------------------------------------

@@ -267,3 +267,67 @@ def test_bad_arguments_are_refused(tmp_path):
         write_checkpoint(tmp_path, checkpoint(), keep=0)
     with pytest.raises(ValueError, match="step must be at least 0, got -1"):
         write_checkpoint(tmp_path, Checkpoint(-1, {}))
+
+
+# --- what is somebody else's ------------------------------------------------------------------
+
+
+@pytest.mark.untyped
+def test_a_part_that_cannot_be_read_costs_its_steps_only(tmp_path):
+    """A folder in a file's place stands for all that the system will not open."""
+    for number, name in enumerate(FILES):
+        folder = tmp_path / str(number)
+        write_checkpoint(folder, checkpoint(2))
+        path = write_checkpoint(folder, checkpoint(3)) / name
+        path.unlink()
+        path.mkdir()
+        with pytest.warns(UserWarning, match=f"{name} cannot be read: Is a directory"):
+            assert last_checkpoint(folder).step == 2
+
+
+def rewrite(path, change):
+    """Change what the JSON file says, and its digest with it."""
+    whole = json.loads((path / FILES[2]).read_text())
+    change(whole["contents"])
+    whole["blake2b"] = checkpoints._digest(checkpoints._canonical(whole["contents"]))
+    (path / FILES[2]).write_text(json.dumps(whole))
+
+
+@pytest.mark.untyped
+def test_a_checkpoint_names_its_own_files_and_nothing_else(tmp_path):
+    changes = {
+        "must name": lambda it: it["files"].update({"../../secret": it["files"][FILES[0]]}),
+        "must name model": lambda it: it["files"].pop(FILES[1]),
+        "no whole list": lambda it: it["files"].update({FILES[0]: {"bytes": 3}}),
+        "no whole list of": lambda it: it.pop("state"),
+        "no whole state": lambda it: it.update(state={"$tensor": "nowhere"}),
+        "no whole state: Type": lambda it: it.update(state={"$pairs": 3}),
+        "step three": lambda it: it.update(step="three"),
+    }
+    for number, (message, change) in enumerate(changes.items()):
+        path = write_checkpoint(tmp_path / str(number), checkpoint())
+        rewrite(path, change)
+        with pytest.raises(DamagedCheckpoint, match=message):
+            read_checkpoint(path)
+    (path / FILES[2]).write_text("[" * 200_000)
+    with pytest.raises(DamagedCheckpoint, match="nested too deeply"):
+        read_checkpoint(path)
+
+
+def test_what_is_not_ours_is_neither_followed_nor_removed(tmp_path):
+    notes, outside = tmp_path / ".writing-notes", tmp_path / "outside"
+    for folder in (notes, outside):
+        folder.mkdir()
+        (folder / "mine.txt").write_text("mine")
+    (tmp_path / ".writing-step-00000009-ab").symlink_to(outside)
+    (tmp_path / ".removed-step-00000001-ab").mkdir()  # left by a run that was killed
+    write_checkpoint(tmp_path, checkpoint())
+    assert [(folder / "mine.txt").read_text() for folder in (notes, outside)] == ["mine"] * 2
+    assert not (tmp_path / ".removed-step-00000001-ab").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights of POSIX")
+def test_folders_have_the_rights_that_folders_have_here(tmp_path):
+    (tmp_path / "usual").mkdir()
+    path = write_checkpoint(tmp_path / "run", checkpoint())
+    assert path.stat().st_mode == (tmp_path / "usual").stat().st_mode

@@ -17,9 +17,12 @@ from tfbook.models import FFN, Attention, Block, Layer, Rotary, TransformerConfi
 from tfbook.training import (
     Adafactor,
     AdamW,
+    Best,
     Lion,
     attention_entropy,
+    files,
     fit,
+    last_checkpoint,
     loop,
     processes,
     steps_in,
@@ -381,6 +384,59 @@ def test_the_log_has_a_line_for_each_step_and_evaluation(tmp_path):
     assert [entry["after"] for entry in entries if "after" in entry] == [2, 3, 4, 5]
 
 
+@pytest.mark.untyped
+def test_a_log_takes_the_place_of_a_log_and_of_nothing_else(tmp_path):
+    path = tmp_path / "notes.txt"
+    for content in (b"mine", b"mine\n\xff\n", b'{"name": "mine"}\n', b"[" * 200_000, b'"a"\n3\n'):
+        path.write_bytes(content)
+        with pytest.raises(FileExistsError, match="log must be a new file .*notes.txt"):
+            runaway.train(None, steps=1, log=path)
+        assert path.read_bytes() == content
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(path)
+    for place in (link, tmp_path):
+        with pytest.raises(FileExistsError, match="log must be a file of its own"):
+            runaway.train(None, steps=1, log=place)
+    assert path.read_bytes() == content
+    (tmp_path / "log.jsonl.new").symlink_to(path)
+    (tmp_path / "log.jsonl").write_bytes(b'{"step": 0, "lo')  # of a run killed in its first step
+    for steps in (3, 2):
+        runaway.train(None, steps=steps, log=tmp_path / "log.jsonl")
+        assert len((tmp_path / "log.jsonl").read_text().splitlines()) == steps
+    assert path.read_bytes() == content
+
+
+def test_a_line_of_the_log_that_is_no_text_is_left_out(tmp_path):
+    runaway.train(str(tmp_path), steps=2)
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(path.read_bytes() + b'\xff\xfe\n{"step": "three"}\n')
+    runaway.train(str(tmp_path), steps=3)
+    assert [json.loads(each)["step"] for each in path.read_text().splitlines()] == [0, 1, 2]
+
+
+@pytest.mark.untyped
+@pytest.mark.skipif(files.fcntl is None, reason="Windows holds no folder")
+def test_two_trainings_do_not_share_a_folder(tmp_path):
+    def evaluate(model):
+        with pytest.raises(BlockingIOError, match=f"another training is writing into {tmp_path}"):
+            runaway.train(str(tmp_path), steps=5)
+        return 1.0
+
+    found = runaway.train(str(tmp_path), steps=4, evaluate=evaluate, every=2)
+    assert len(found.evaluations) == 2 and steps_in(tmp_path) == [2, 4]
+    with pytest.raises(ValueError, match="of another run"):
+        runaway.train(str(tmp_path), steps=5, clip=1.1)
+    assert len(runaway.train(str(tmp_path), steps=5)) == 5  # who has ended, well or badly, lets go
+
+
+def test_what_was_seen_is_reported_with_all_before_it():
+    said = []
+    model, batches = line()
+    look = {"evaluate": lambda model: 2.0, "every": 3}
+    simple(model, batches, report=lambda history: said.append(len(history.evaluations)), **look)
+    assert said == [1, 2, 3]
+
+
 def test_the_bar_goes_to_where_errors_go(capfd):
     model, batches = line()
     simple(model, batches, progress=True)
@@ -428,6 +484,47 @@ def test_a_loss_that_is_no_number_ends_the_run_before_the_weights_are_touched(va
     with pytest.raises(FloatingPointError, match=f"the .*{where} is .* at step 2"):
         simple(model, batches, loss=loss, schedule=schedule)
     assert equal(weights(model), kept[2])
+
+
+@pytest.mark.untyped
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_nothing_that_is_no_number_is_trained_on_or_kept(tmp_path, value):
+    """A rate, the loss of an evaluation, weights: each ends the run, the checkpoint stays."""
+    lost = {
+        f"learning rate must be finite, got {value} at step 3": {
+            "schedule": lambda step: value if step == 3 else 1.0
+        },
+        f"loss of the evaluation is {value} after 3 steps": {
+            "evaluate": lambda model: value if model.steps == 3 else 1.0,
+            "every": 1,
+        },
+        "a weight of .* is not finite after 4 steps": {"hurt": 4},
+    }
+    for number, (message, choices) in enumerate(lost.items()):
+        model, hurt = runaway.model(), choices.pop("hurt", None)
+        model.steps = 0
+
+        class Counting(torch.optim.SGD):
+            def step(self, closure=None, model=model, hurt=hurt):
+                super().step(closure)
+                model.steps += 1
+                if model.steps == hurt:
+                    torch.nn.init.constant_(next(model.parameters()), value)
+
+        folder = str(tmp_path / str(number))
+        make = {"model": model, "optimizer": lambda model: Counting(model.parameters(), lr=0.01)}
+        with pytest.raises((ValueError, FloatingPointError), match=message):
+            runaway.train(folder, steps=4, **make, **choices)
+        assert steps_in(folder) == [2]
+        kept = last_checkpoint(folder)
+        assert all(x.isfinite().all() for x in kept.model.values())
+
+
+def test_a_loss_that_is_no_number_is_never_the_best():
+    best, model = Best(patience=3), torch.nn.Linear(1, 1)
+    for step, loss in enumerate([math.nan, 2.0, math.nan, 1.0, 1.5]):
+        best.see(step, loss, model)
+    assert (best.loss, best.step, best.waited) == (1.0, 3, 1)
 
 
 @pytest.mark.untyped

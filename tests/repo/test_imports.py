@@ -29,12 +29,14 @@ ROOMS = {
     "models": "norms residual feed_forward states blocks embeddings heads initial account spec "
     "placements layers ends changes config presets architectures",
     "training": "schedules objectives denoising optimizers muon sophia skipping processes "
-    "history checkpoints resuming gradients monitoring loop recipes",
+    "files states history checkpoints resuming gradients monitoring loop choices "
+    "recipes run_folders",
     "pretrained": "files part_names decoders families conversion loading",
     "generation": "streaming prompts sampling decoding conversation tables scoring beam "
     "speculative",
     "teaching": "boxes claims plotting explorables exercises",
     "experiments": "",
+    "commands": "arguments training measuring",
     "__main__": "",
 }
 ORDER = list(ROOMS)

@@ -11,7 +11,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from tfbook._checks import check_attention, check_float, check_number, check_shape, scores_shape
+from tfbook._checks import (
+    check_attention,
+    check_bool,
+    check_float,
+    check_list,
+    check_number,
+    check_shape,
+    scores_shape,
+)
 from tfbook.attention.masks import causal_mask, combine_masks
 from tfbook.attention.registry import register
 from tfbook.attention.scores import (
@@ -92,6 +100,8 @@ def attend(
 
 def _with_extras(output, weights, scores, return_weights, return_lse):
     """Return the output alone, or in a tuple with what else was asked for."""
+    check_bool("return_weights", return_weights)
+    check_bool("return_lse", return_lse)
     extras = (weights.to(output.dtype),) if return_weights else ()
     extras += (log_sum_exp(scores),) if return_lse else ()
     return (output, *extras) if extras else output
@@ -340,7 +350,9 @@ def merge_partials(
 
     Explained in: chapters/02_attention, section "The same function, computed four ways".
     """
-    if not outputs or len(outputs) != len(log_sum_exps):
+    check_list("outputs", outputs)
+    check_list("log_sum_exps", log_sum_exps)
+    if not len(outputs) or len(outputs) != len(log_sum_exps):
         raise ValueError(
             "outputs and log_sum_exps must be equally many and at least one, got "
             f"{len(outputs)} and {len(log_sum_exps)}"

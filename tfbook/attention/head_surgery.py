@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tfbook._checks import check_number
+from tfbook._checks import check_list, check_number, check_tensor
 
 __all__ = [
     "SomeHeads",
@@ -45,11 +45,22 @@ def pick_rows(
     Returns:
         (len(chosen) · d, ...).
 
+    Raises:
+        TypeError: if x is no tensor, or a number not an integer.
+        ValueError: if n_heads does not divide the rows, or a head is not there.
+
     Example:
         >>> pick_rows(torch.tensor([0.0, 1.0, 2.0, 3.0]), 2, [1, 1])
         tensor([2., 3., 2., 3.])
     """
-    return x.unflatten(0, (n_heads, -1))[list(chosen)].flatten(0, 1)
+    check_tensor("x", x, min_dims=1)
+    check_number("n_heads", n_heads, 1, whole=True)
+    if x.shape[0] % n_heads:
+        raise ValueError(f"n_heads must divide the rows, got {n_heads} and x {tuple(x.shape)}")
+    check_list("chosen", chosen)
+    for head in chosen:
+        check_number("a head of chosen", head, 0, n_heads - 1, whole=True)
+    return x.unflatten(0, (n_heads, x.shape[0] // n_heads))[list(chosen)].flatten(0, 1)
 
 
 def kept_groups(keep: Sequence[int], n_heads: int, n_kv_heads: int) -> list[int]:
@@ -75,6 +86,9 @@ def kept_groups(keep: Sequence[int], n_heads: int, n_kv_heads: int) -> list[int]
 
     Explained in: chapters/03_multi_head, section "Pruning heads".
     """
+    check_list("keep", keep)
+    check_number("n_heads", n_heads, 1, whole=True)
+    check_number("n_kv_heads", n_kv_heads, 1, whole=True)
     for head in keep:
         check_number("keep", head, 0, whole=True)
     ascending = all(a < b for a, b in zip(keep, keep[1:], strict=False))

@@ -10,7 +10,7 @@ Explained in: chapters/03_multi_head, section "Split, attend, concatenate, proje
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from tfbook._checks import check_float, check_number
+from tfbook._checks import check_float, check_number, check_tensor
 
 __all__ = ["group_heads", "merge_heads", "split_heads"]
 
@@ -79,6 +79,10 @@ def group_heads(x: Shaped[Tensor, "..."] | None, n_groups: int) -> Shaped[Tensor
     Returns:
         (..., n_groups, H / n_groups, N, D), (..., 1, 1, N, D), or x.
 
+    Raises:
+        TypeError: if x is no tensor, or n_groups no integer.
+        ValueError: if n_groups does not divide the heads.
+
     Example:
         >>> import torch
         >>> group_heads(torch.zeros(1, 6, 3, 4), 2).shape
@@ -87,9 +91,15 @@ def group_heads(x: Shaped[Tensor, "..."] | None, n_groups: int) -> Shaped[Tensor
     Source: [ainslie2023gqa]
     Explained in: chapters/03_multi_head, section "Fewer keys and values".
     """
-    if x is None or x.ndim < 3:
+    check_number("n_groups", n_groups, 1, whole=True)
+    if x is None:
+        return x
+    check_tensor("x", x)
+    if x.ndim < 3:
         return x
     *lead, n_heads, n, d = x.shape
     if n_heads == 1:
         return x.unsqueeze(-3)
+    if n_heads % n_groups:
+        raise ValueError(f"n_groups must divide the heads, got {n_groups} and x {tuple(x.shape)}")
     return x.view(*lead, n_groups, n_heads // n_groups, n, d)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tfbook._checks import check_attention, check_number
+from tfbook._checks import check_attention, check_bool, check_number
 from tfbook.attention.exact import Output, attend
 from tfbook.attention.scores import dot_scores
 
@@ -83,6 +83,7 @@ def hard_lookup(
     Explained in: chapters/02_attention, section "Lookup made soft".
     """
     check_attention(query, keys, values)
+    check_bool("return_weights", return_weights)
     scores = dot_scores(query, keys).detach()  # (..., n, m)
     weights = torch.zeros_like(scores, dtype=values.dtype)
     if scores.shape[-1] > 0:

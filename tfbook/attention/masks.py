@@ -13,7 +13,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tfbook._checks import broadcast_batch, check_float, check_number, check_tensor
+from tfbook._checks import (
+    broadcast_batch,
+    check_device,
+    check_dtype,
+    check_float,
+    check_number,
+    check_tensor,
+)
 
 
 def causal_mask(
@@ -47,6 +54,7 @@ def causal_mask(
     m = n if m is None else m
     check_number("n", n, 0, whole=True)
     check_number("m", m, 0, whole=True)
+    check_device(device)
     query = torch.arange(n, device=device)[:, None]  # (n, 1)
     key = torch.arange(m, device=device)  # (m,)
     return key <= query + (m - n)  # (n, m)
@@ -175,6 +183,7 @@ def block_mask(
     """
     check_number("n", n, 0, whole=True)
     check_number("block", block, 1, whole=True)
+    check_device(device)
     return document_mask(torch.arange(n, device=device) // block)  # (n, n)
 
 
@@ -228,8 +237,9 @@ def to_additive(
     Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
     """
     _check_boolean(mask)
-    if not dtype.is_floating_point:
-        raise TypeError(f"dtype must be floating point, got {dtype}")
+    if dtype is None:
+        raise TypeError("dtype must be floating point, got None")
+    check_dtype(dtype)
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -torch.inf)
 
 
@@ -269,7 +279,11 @@ def _check_boolean(mask: object) -> None:
 
 
 def _integers(name: str, values: object) -> Tensor:
-    values = values if isinstance(values, Tensor) else torch.as_tensor(values)
+    if not isinstance(values, Tensor):
+        try:
+            values = torch.as_tensor(values)
+        except (RuntimeError, TypeError, ValueError):
+            raise TypeError(f"{name} must be integers, got {values!r}") from None
     # An empty list becomes a float tensor; it holds no number that could be wrong.
     if values.numel() == 0 and values.dtype.is_floating_point:
         values = values.long()

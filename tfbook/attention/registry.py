@@ -9,6 +9,8 @@ Explained in: chapters/02_attention.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tfbook._checks import check_callable
+
 #: The properties that a variant declares to have or to lack: name → what it says.
 PROPERTIES: Mapping[str, str] = {
     "exact": "equals softmax(q kᵀ / √d) v",
@@ -108,8 +110,15 @@ def register(
         The new entry.
 
     Raises:
+        TypeError: if the name is no string, or fn no function.
         ValueError: if the name is taken, or ``lacks`` names an unknown property.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a string, got {type(name).__name__}")
+    check_callable("fn", fn)
+    for each, value in (("lacks", lacks), ("parameters", parameters), ("options", options)):
+        if value is not None and not isinstance(value, Mapping):
+            raise TypeError(f"{each} must be a dictionary, got {type(value).__name__}")
     if name in VARIANTS:
         raise ValueError(f"a variant named {name!r} is registered already")
     lacks = dict(lacks or {})

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tfbook._checks import check_attention, check_number, scores_shape
+from tfbook._checks import check_attention, check_bool, check_number, scores_shape
 
 
 def attend_rows(
@@ -66,7 +66,7 @@ def attend_rows(
 
     Explained in: chapters/02_attention, section "The same function, computed four ways".
     """
-    _refuse_weights("attend_rows", return_weights)
+    _check_extras("attend_rows", return_weights, return_lse)
     check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
     shape = scores_shape(q, k, v)
     check_number("rows", rows, 1, whole=True)
@@ -119,7 +119,7 @@ def attend_online(
     Source: [milakov2018online], [dao2022flashattention]
     Explained in: chapters/02_attention, section "The same function, computed four ways".
     """
-    _refuse_weights("attend_online", return_weights)
+    _check_extras("attend_online", return_weights, return_lse)
     check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
     shape = scores_shape(q, k, v)
     check_number("rows", rows, 1, whole=True)
@@ -128,7 +128,9 @@ def attend_online(
     return (output, lse) if return_lse else output
 
 
-def _refuse_weights(name: str, return_weights: bool) -> None:
+def _check_extras(name: str, return_weights: bool, return_lse: bool) -> None:
+    check_bool("return_weights", return_weights)
+    check_bool("return_lse", return_lse)
     if return_weights:
         raise ValueError(
             f"{name} never holds the weights whole, so return_weights=True cannot be served; "

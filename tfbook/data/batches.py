@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tfbook._checks import check_bool, check_number
+from tfbook._checks import check_bool, check_generator, check_list, check_number
 
 __all__ = [
     "Packed",
@@ -61,6 +61,7 @@ def shuffled(
     check_number("n_examples", n_examples, 0, whole=True)
     check_number("batch_size", batch_size, 1, whole=True)
     check_bool("drop_last", drop_last)
+    check_generator(generator)
     order = torch.randperm(n_examples, generator=generator).tolist()
     plan = _cut(order, batch_size)
     return plan[:-1] if drop_last and plan and len(plan[-1]) < batch_size else plan
@@ -103,6 +104,7 @@ def bucketed(
     lengths = _lengths(lengths)
     check_number("batch_size", batch_size, 1, whole=True)
     check_number("pool", pool, 1, whole=True)
+    check_generator(generator)
     order = torch.randperm(len(lengths), generator=generator).tolist()
     plan = []
     for pooled in _cut(order, pool * batch_size):
@@ -148,6 +150,7 @@ def token_budget(
     check_number("pool", pool, 1, whole=True)
     if lengths and max(lengths) > max_tokens:
         raise ValueError(f"lengths must be at most max_tokens = {max_tokens}, got {max(lengths)}")
+    check_generator(generator)
     order = torch.randperm(len(lengths), generator=generator).tolist()
     plan = []
     for pooled in _cut(order, pool):
@@ -185,8 +188,10 @@ def padding_waste(lengths: Lengths, plan: Sequence[Sequence[int]]) -> float:
     Explained in: chapters/11_training, section "Batches without waste".
     """
     lengths = _lengths(lengths)
+    check_list("plan", plan)
     tokens = positions = 0
     for batch in plan:
+        check_list("a batch of plan", batch)
         for i in batch:
             check_number("an index in plan", i, 0, whole=True)
             if i >= len(lengths):
@@ -242,9 +247,11 @@ def pack(sequences: Sequence[Sequence[int]], length: int, *, pad_id: int = 0) ->
     Source: [krell2021efficient]
     Explained in: chapters/11_training, section "Batches without waste".
     """
-    check_number("length", length, 1, whole=True)
+    check_number("length", length, 1, 2**24, whole=True)
     check_number("pad_id", pad_id, 0, whole=True)
+    check_list("sequences", sequences)
     for i, sequence in enumerate(sequences):
+        check_list(f"sequences[{i}]", sequence)
         if len(sequence) > length:
             raise ValueError(f"sequences[{i}] must have at most {length} ids, got {len(sequence)}")
         for token in sequence:
@@ -324,6 +331,9 @@ def easiest(difficulty: Sequence[float], share: float) -> list[int]:
     Explained in: chapters/11_training, section "Does the order matter?".
     """
     check_number("share", share, high=1, above=0)
+    check_list("difficulty", difficulty)
+    for each in difficulty:
+        check_number("difficulty", each, finite=False)
     if not len(difficulty):
         raise ValueError("difficulty must be given for at least one example, got none")
     count = -int(-share * len(difficulty) // 1)
@@ -368,6 +378,7 @@ def _cut(indices: list[int], size: int) -> list[list[int]]:
 
 
 def _lengths(lengths: Lengths) -> list[int]:
+    check_list("lengths", lengths)
     lengths = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
     for length in lengths:
         check_number("a length", length, 0, whole=True)

@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from tfbook._checks import check_number
+from tfbook._checks import check_list, check_number
 
 __all__ = ["bands_for", "jaccard", "minhash", "near_duplicates", "shingles", "without_duplicates"]
 
@@ -95,8 +95,9 @@ def minhash(items: Iterable[str], n_hashes: int = 128, *, seed: int = 0) -> np.n
     Source: [broder1997resemblance]
     Explained in: chapters/11_training, section "More data from the same data".
     """
-    check_number("n_hashes", n_hashes, 1, whole=True)
+    check_number("n_hashes", n_hashes, 1, 2**20, whole=True)
     check_number("seed", seed, 0, whole=True)
+    check_list("items", items, sized=False)
     digests = [_digest(item) for item in items]
     signature = np.full(n_hashes, PRIME, dtype=np.uint64)
     if not digests:
@@ -130,7 +131,7 @@ def bands_for(threshold: float, n_hashes: int) -> int:
     Explained in: chapters/11_training, section "More data from the same data".
     """
     _check_threshold(threshold)
-    check_number("n_hashes", n_hashes, 1, whole=True)
+    check_number("n_hashes", n_hashes, 1, 2**20, whole=True)
     for b in range(1, n_hashes + 1):
         if n_hashes % b == 0 and 1 - (1 - threshold ** (n_hashes // b)) ** b >= 0.99:
             return b
@@ -176,6 +177,7 @@ def near_duplicates(
     """
     if isinstance(texts, str):
         raise TypeError("texts must be a list of strings, got one string; write [text]")
+    check_list("texts", texts)
     n_bands = bands_for(threshold, n_hashes)
     sets = [shingles(text, k) for text in texts]
     buckets: dict[tuple[int, bytes], list[int]] = defaultdict(list)

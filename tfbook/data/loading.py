@@ -127,7 +127,8 @@ class Loader:
         seed: of the run.
 
     Raises:
-        TypeError: if plan or collate cannot be called, or seed is no integer.
+        TypeError: if examples have no length or no [i], plan or collate cannot be called, or seed
+            is no integer.
         ValueError: if there are no examples, or seed is negative.
 
     Example:
@@ -154,6 +155,9 @@ class Loader:
             if not callable(function):
                 raise TypeError(f"{name} must be a function, got {type(function).__name__}")
         check_number("seed", seed, 0, whole=True)
+        if not (hasattr(examples, "__len__") and hasattr(examples, "__getitem__")):
+            kind = type(examples).__name__
+            raise TypeError(f"examples must have a length and [i], got {kind}")
         if not len(examples):
             raise ValueError("examples must hold at least one, got none")
         self.examples, self.plan, self.collate, self.seed = examples, plan, collate, seed

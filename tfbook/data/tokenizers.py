@@ -17,7 +17,7 @@ from jaxtyping import Int
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
-from tfbook._checks import check_bool, check_number
+from tfbook._checks import check_bool, check_list, check_number
 
 __all__ = [
     "BOS",
@@ -87,6 +87,7 @@ def word_tokenizer(texts: Iterable[str], *, vocab_size: int, lowercase: bool = T
     check_bool("lowercase", lowercase)
     if isinstance(texts, str):
         raise TypeError("texts must be a list of strings, got one string; write [text]")
+    check_list("texts", texts, sized=False)
     tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIALS[UNK]))
     # One code point for each letter with its accent, and one kind of apostrophe.
     tidy = [normalizers.NFC(), normalizers.Replace("’", "'")]
@@ -274,8 +275,9 @@ def byte_pair_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     """
     check_number("vocab_size", vocab_size, len(SPECIALS) + len(BYTES), whole=True)
     texts = list(_strings(texts))
-    for text in texts:
-        _utf8(text)
+    # Each token but the bytes joins two others, so a text has fewer than bytes; the library would
+    # make room for as many as it is told of.
+    vocab_size = min(vocab_size, len(SPECIALS) + len(BYTES) + sum(len(_utf8(t)) for t in texts))
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -295,6 +297,7 @@ def _strings(texts: Iterable[str]) -> Iterable[str]:
     """Pass on each text, after a check that it is one."""
     if isinstance(texts, str):
         raise TypeError("texts must be a list of strings, got one string; write [text]")
+    check_list("texts", texts, sized=False)
     for text in texts:
         if not isinstance(text, str):
             raise TypeError(f"texts must hold strings, got {type(text).__name__}")
@@ -359,6 +362,7 @@ def pad_batch(
     Explained in: chapters/01_motivation, section "Trained on real sentences".
     """
     check_number("pad_id", pad_id, 0, whole=True)
+    check_list("sequences", sequences)
     for i, sequence in enumerate(sequences):
         if not isinstance(sequence, list | tuple):
             raise TypeError(f"sequences[{i}] must be a list of ids, got {type(sequence).__name__}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tfbook._checks import check_number
+from tfbook._checks import check_callable, check_number
 from tfbook.attention import Cache, DynamicCache
 from tfbook.generation.prompts import (
     LanguageModel,
@@ -98,6 +98,8 @@ def beam_search(
     check_number("n_beams", n_beams, 1, whole=True)
     _check_penalty(length_penalty)
     check_room(model, prompts, max_new_tokens, state)
+    if on_step is not None:
+        check_callable("on_step", on_step)
     if state is not None and cache is not None:
         raise ValueError("state and cache exclude each other: the state is a cache already")
     search = _Search(
@@ -176,4 +178,4 @@ class _Search:
 
 
 def _check_penalty(value: object) -> None:
-    check_number("length_penalty", value)
+    check_number("length_penalty", value, -100, 100)

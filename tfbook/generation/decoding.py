@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from tfbook._checks import check_bool
+from tfbook._checks import check_bool, check_callable
 from tfbook.attention import Cache, StaticCache
 from tfbook.generation.prompts import (
     LanguageModel,
@@ -132,6 +132,8 @@ def generate(
 
     Explained in: chapters/12_generation, section "One token at a time".
     """
+    if on_token is not None:
+        check_callable("on_token", on_token)
     asked = read_asked(model, prompt, mask, stop, pad_id)
     texts = asked.prompts
     steps = _steps(asked, max_new_tokens, sampling, seed, state, cache, crop)

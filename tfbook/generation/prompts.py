@@ -3,7 +3,7 @@
 Explained in: chapters/12_generation, section "One token at a time".
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -355,10 +355,13 @@ def read_stop(stop: Stop) -> Callable[[list[int]], bool]:
     """
     if callable(stop):
         return lambda new: bool(stop(new))
+    if not _is_id(stop):
+        _check_stop("stop", stop)
     endings = []
     for item in [stop] if _is_id(stop) else stop:
         ending = [item] if _is_id(item) else item
-        if isinstance(ending, str) or not all(_is_id(i) for i in ending):
+        _check_stop("an ending of stop", ending)
+        if not all(_is_id(i) for i in ending):
             raise TypeError(f"stop must hold ids or sequences of ids, got {item!r}")
         if not len(ending):
             raise ValueError("stop holds an empty sequence, which every text ends with")
@@ -385,6 +388,13 @@ def pad(
     place, missing = torch.arange(longest), torch.tensor(short)[:, None]
     mask = place >= missing if left else place < longest - missing
     return ids, mask.to(device)
+
+
+def _check_stop(name: str, value: object) -> None:
+    if isinstance(value, str) or not isinstance(value, Sequence | Set):
+        raise TypeError(
+            f"{name} must be an id, or a sequence of ids, got {value!r}; or stop a function"
+        )
 
 
 def _is_id(item: object) -> bool:

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tfbook._checks import check_float, check_number, check_tensor
+from tfbook._checks import check_float, check_ids, check_number, check_tensor, check_token_mask
 from tfbook.generation.prompts import pad
 
 __all__ = [
@@ -161,6 +161,7 @@ def min_p(logits: Float[Tensor, "*B V"], p: float) -> Float[Tensor, "*B V"]:
     """
     check_float("logits", logits, min_dims=1)
     check_number("min_p", p, high=1, above=0)
+    _check_some(logits)
     border = logits.amax(dim=-1, keepdim=True) + math.log(p)  # (..., 1)
     return logits.masked_fill(logits < border, -math.inf)
 
@@ -199,6 +200,12 @@ def repetition_penalty(
     check_float("logits", logits, min_dims=2)
     check_tensor("tokens", tokens, min_dims=2)
     check_number("repetition_penalty", penalty, above=0)
+    if logits.ndim != 2:
+        raise ValueError(f"logits must have shape (B, V), got {tuple(logits.shape)}")
+    if tokens.numel():
+        check_ids("tokens", tokens, below=logits.shape[-1])
+    if mask is not None:
+        check_token_mask(mask, tokens.shape)
     if tokens.shape[0] != logits.shape[0]:
         raise ValueError(
             "tokens must have a row for each row of the logits, got "
@@ -226,6 +233,7 @@ def greedy(logits: Float[Tensor, "*B V"]) -> Int[Tensor, "*B"]:
     Explained in: chapters/12_generation, section "Choosing the next token".
     """
     check_float("logits", logits, min_dims=1)
+    _check_some(logits)
     largest, ids = logits.max(dim=-1)
     _check_possible(largest)
     return ids
@@ -260,6 +268,9 @@ def draw(logits: Float[Tensor, "*B V"], uniform: Float[Tensor, "*B"]) -> Int[Ten
             "uniform must have one number for each row of the logits, got "
             f"{tuple(uniform.shape)} and logits {tuple(logits.shape)}"
         )
+    _check_some(logits)
+    if not bool(((uniform >= 0) & (uniform < 1)).all()):
+        raise ValueError(f"uniform must be from 0 up to below 1, got {uniform.tolist()}")
     _check_possible(logits.amax(dim=-1))
     sums = logits.double().softmax(dim=-1).cumsum(dim=-1)  # (..., V)
     total = sums[..., -1:]  # 1, but for rounding
@@ -395,14 +406,31 @@ def log_prob_of(logits: Float[Tensor, "*B V"], ids: Int[Tensor, "*B"]) -> Float[
     Returns:
         Nats, (...), from −∞ to 0.
 
+    Raises:
+        TypeError: if logits are not floating point, or ids no integers.
+        ValueError: if the shapes do not fit, or an id stands for no token.
+
     Example:
         >>> log_prob_of(torch.tensor([[1.0, 3.0]]).log(), torch.tensor([0])).exp()
         tensor([0.2500])
 
     Explained in: chapters/12_generation, section "How surprised is the model?".
     """
+    check_float("logits", logits, min_dims=1)
+    check_tensor("ids", ids)
+    if ids.shape != logits.shape[:-1]:
+        raise ValueError(
+            f"ids must have shape (...) = {tuple(logits.shape[:-1])}, got {tuple(ids.shape)}"
+        )
+    if ids.numel():
+        check_ids("ids", ids.reshape(1, -1), below=logits.shape[-1])
     chosen = logits.gather(-1, ids[..., None]).squeeze(-1)  # (...)
     return chosen - logits.logsumexp(dim=-1)
+
+
+def _check_some(logits: Tensor) -> None:
+    if not logits.shape[-1]:
+        raise ValueError(f"logits must hold at least one token, got shape {tuple(logits.shape)}")
 
 
 def _check_possible(largest: Tensor) -> None:

@@ -73,6 +73,7 @@ def score(
     """
     sequences = read_prompts(tokens, name="tokens", shortest=2)
     check_model(model)
+    check_number("pad_id", pad_id, 0, whole=True)
     ids, mask = pad(sequences, pad_id, device_of(model), left=False)  # (B, N) both
     n = ids.shape[1]
     context = min(context_of(model) or n, n) if context is None else context

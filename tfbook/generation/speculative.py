@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tfbook._checks import check_float, check_number
+from tfbook._checks import check_callable, check_float, check_number
 from tfbook.attention import Cache, DynamicCache
 from tfbook.generation.prompts import (
     LanguageModel,
@@ -186,6 +186,8 @@ def speculative_generate(
     check_room(model, prompts, max_new_tokens)
     check_model(draft)
     check_sampling(sampling)
+    if on_token is not None:
+        check_callable("on_token", on_token)
     chance, ended = _Chance(make_generator(seed)), read_stop(stop)
     reader = _Reader(model, cache)
     guesser = _Reader(draft, cache if hasattr(draft, "empty_state") else None)

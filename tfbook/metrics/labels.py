@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from tfbook._checks import check_number, check_tensor
+from tfbook._checks import check_list, check_number, check_tensor
 
 __all__ = [
     "accuracy",
@@ -112,6 +112,7 @@ def spans(tags: Sequence[str]) -> set[tuple[int, int, str]]:
     Source: [sang2003conll]
     Explained in: chapters/13_language, section "A label for every token".
     """
+    check_list("tags", tags, sized=False)
     found, start, inside = set(), 0, ""
     for i, tag in enumerate([*tags, "O"]):
         if not isinstance(tag, str):
@@ -151,6 +152,8 @@ def span_f1(predicted: Sequence[Set], targets: Sequence[Set]) -> float:
     Source: [sang2003conll]
     Explained in: chapters/13_language, section "A label for every token".
     """
+    for name, sets in (("predicted", predicted), ("targets", targets)):
+        check_list(name, sets)
     if len(predicted) != len(targets):
         raise ValueError(
             f"predicted and targets must be as many, got {len(predicted)} and {len(targets)}"

@@ -91,7 +91,7 @@ def bleu(
     Source: [papineni2002bleu], [post2018call]
     Explained in: chapters/11_training, section "Is it any good?".
     """
-    check_number("max_order", max_order, 1, whole=True)
+    check_number("max_order", max_order, 1, 1000, whole=True)
     check_bool("lowercase", lowercase)
     check_bool("effective_order", effective_order)
     check_number("floor", floor, above=0)
@@ -193,9 +193,9 @@ def chrf(
     Source: [popovic2015chrf]
     Explained in: chapters/11_training, section "Is it any good?".
     """
-    check_number("char_order", char_order, 1, whole=True)
-    check_number("word_order", word_order, 0, whole=True)
-    check_number("beta", beta, above=0)
+    check_number("char_order", char_order, 1, 1000, whole=True)
+    check_number("word_order", word_order, 0, 1000, whole=True)
+    check_number("beta", beta, high=1e9, above=0)
     for name, flag in (("lowercase", lowercase), ("whitespace", whitespace), ("smooth", smooth)):
         check_bool(name, flag)
 

@@ -11,12 +11,12 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
-from tfbook._checks import check_bool, check_number
+from tfbook._checks import check_bool, check_choice, check_number
 from tfbook.models.account import Part, table
 from tfbook.models.changes import change, choice
 from tfbook.models.ends import Classes, MaskedToken, NextToken, Patches, Tokens
 from tfbook.models.initial import SCHEMES
-from tfbook.models.layers import Layer, Norm, check_one_of
+from tfbook.models.layers import Layer, Norm
 from tfbook.models.placements import InAttention, T5Buckets
 from tfbook.models.spec import Run, Site, plain, unplain
 
@@ -347,7 +347,7 @@ def _check_each(config: TransformerConfig) -> None:
             check_number(name, getattr(config, name), 1, whole=True)
     for name in ("share_embeddings", "pooler"):
         check_bool(name, getattr(config, name))
-    check_one_of("init", config.init, SCHEMES)
+    check_choice("init", config.init, SCHEMES)
     for layer in config.layers:
         if not isinstance(layer, Layer):
             raise TypeError(f"encoder and decoder must hold layers, got {type(layer).__name__}")

@@ -9,12 +9,12 @@ from dataclasses import KW_ONLY, dataclass, replace
 
 from torch import nn
 
-from tfbook._checks import check_bool, check_number
+from tfbook._checks import check_bool, check_choice, check_number
 from tfbook.models.account import Part
 from tfbook.models.embeddings import PatchEmbedding, TokenEmbedding
 from tfbook.models.feed_forward import FEED_FORWARDS
 from tfbook.models.heads import LanguageHead, MaskedHead
-from tfbook.models.layers import Norm, check_one_of, check_spec
+from tfbook.models.layers import Norm, check_spec
 from tfbook.models.placements import InEmbedding
 from tfbook.models.spec import Run, Site, Spec
 
@@ -50,7 +50,7 @@ class Tokens(Spec):
         """Check the choices."""
         check_spec("embedding position", self.position, InEmbedding, open=True)
         if isinstance(self.scale, str):
-            check_one_of("embedding_scale", self.scale, (ROOT,))
+            check_choice("embedding_scale", self.scale, (ROOT,))
         elif self.scale is not None:
             check_number("embedding_scale", self.scale, above=0)
         if self.n_segments is not None:
@@ -234,7 +234,7 @@ class MaskedToken(Spec):
 
     def __post_init__(self) -> None:
         """Check the choices."""
-        check_one_of("activation", self.activation, FEED_FORWARDS)
+        check_choice("activation", self.activation, FEED_FORWARDS)
         check_spec("head norm", self.norm, Norm)
         check_bool("tie_embeddings", self.tie_embeddings)
 

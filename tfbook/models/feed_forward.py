@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfbook._checks import check_bool, check_number
+from tfbook._checks import check_bool, check_choice, check_number
 from tfbook.attention import Tap
 from tfbook.models.norms import check_width
 from tfbook.models.residual import drop
@@ -136,7 +136,7 @@ class FeedForward(nn.Module):
             TypeError: if x is not floating point.
             ValueError: if x ends in another size.
         """
-        check_width(x, self.d_model)
+        check_width(x, self.d_model, self.up_proj.weight)
         if self.gate_proj is None:
             hidden = self.activation(self.up_proj(x))  # (..., d_ff)
         else:
@@ -156,7 +156,8 @@ def feed_forward_parameters(
     2 · d_model · d_ff + d_ff + d_model; with a gate 3 · d_model · d_ff + 2 · d_ff + d_model.
 
     Raises:
-        ValueError: for an unknown kind.
+        TypeError: for an argument of a wrong type.
+        ValueError: for an unknown kind, or a size below 1.
 
     Example:
         >>> feed_forward_parameters(512, 2048), feed_forward_parameters(512, 2048, bias=False)
@@ -164,7 +165,10 @@ def feed_forward_parameters(
 
     Explained in: chapters/05_architecture, section "The feed-forward network".
     """
+    check_number("d_model", d_model, 1, whole=True)
+    check_number("d_ff", d_ff, 1, whole=True)
     check_kind(kind)
+    check_bool("bias", bias)
     inner = 2 if kind in GATES else 1
     return (inner + 1) * d_model * d_ff + bias * (inner * d_ff + d_model)
 
@@ -222,6 +226,7 @@ def from_conv1d(up: nn.Conv1d, down: nn.Conv1d, *, kind: str = "relu") -> FeedFo
     Explained in: chapters/05_architecture, section
     "A feed-forward network is a convolution of width one".
     """
+    check_kind(kind)
     if kind in GATES:
         raise ValueError(f"kind must have no gate, got {kind!r}")
     for name, conv in (("up", up), ("down", down)):
@@ -256,5 +261,4 @@ class _Activation(nn.Module):
 
 def check_kind(kind: object) -> None:
     """Raise ValueError unless ``kind`` names a feed-forward network."""
-    if kind not in FEED_FORWARDS:
-        raise ValueError(f"kind must be one of {', '.join(FEED_FORWARDS)}, got {kind!r}")
+    check_choice("kind", kind, FEED_FORWARDS)

@@ -12,7 +12,7 @@ from inspect import Parameter, signature
 
 from torch import nn
 
-from tfbook._checks import check_bool, check_number, chosen_names, head_sizes
+from tfbook._checks import check_bool, check_choice, check_number, chosen_names, head_sizes
 from tfbook.attention import VARIANTS, MultiHeadAttention, Variant
 from tfbook.costs import attention_flops_parts
 from tfbook.models.account import Part
@@ -26,12 +26,6 @@ from tfbook.models.spec import Run, Site, Spec
 __all__ = ["FFN", "Attention", "Layer", "Norm"]
 
 PROJECTIONS = ("q", "k", "v", "out")
-
-
-def check_one_of(name: str, value: object, known: Collection[str]) -> None:
-    """Raise ValueError unless a value is a known name."""
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
 
 
 def check_spec(name: str, value: object, kind: type = Spec, *, open: bool = False) -> None:
@@ -77,7 +71,7 @@ class Norm(Spec):
 
     def __post_init__(self) -> None:
         """Check the choices."""
-        check_one_of("norm kind", self.kind, ("layer", "rms"))
+        check_choice("norm kind", self.kind, ("layer", "rms"))
         check_number("eps", self.eps, above=0)
         check_bool("bias", self.bias)
 
@@ -246,7 +240,7 @@ class FFN(Spec):
     def __post_init__(self) -> None:
         """Check the choices."""
         check_number("d_ff", self.d_ff, 1, whole=True)
-        check_one_of("ffn kind", self.kind, FEED_FORWARDS)
+        check_choice("ffn kind", self.kind, FEED_FORWARDS)
         check_bool("ffn_bias", self.bias)
         check_number("ffn_dropout", self.dropout, 0, below=1)
 
@@ -307,7 +301,7 @@ class Layer(Spec):
         check_spec("ffn", self.ffn)
         check_spec("cross", self.cross, open=True)
         check_spec("norm", self.norm, Norm)
-        check_one_of("place", self.place, PLACES)
+        check_choice("place", self.place, PLACES)
         check_parallel(self.parallel, self.one_norm, self.place, self.cross)
         check_number("dropout", self.dropout, 0, below=1)
         check_number("multiplier", self.multiplier, above=0)

@@ -8,7 +8,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfbook._checks import check_bool, check_float, check_number, check_same, check_shape
+from tfbook._checks import (
+    check_bool,
+    check_choice,
+    check_float,
+    check_number,
+    check_same,
+    check_shape,
+)
 
 __all__ = ["NORMS", "LayerNorm", "RMSNorm", "layer_norm", "make_norm", "rms_norm"]
 
@@ -117,7 +124,7 @@ class LayerNorm(nn.Module):
             TypeError: if x is not floating point.
             ValueError: if x ends in another size.
         """
-        check_width(x, self.d_model)
+        check_width(x, self.d_model, self.weight)
         return functional.layer_norm(x, (self.d_model,), self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
@@ -155,7 +162,7 @@ class RMSNorm(nn.Module):
             TypeError: if x is not floating point.
             ValueError: if x ends in another size.
         """
-        check_width(x, self.d_model)
+        check_width(x, self.d_model, self.weight)
         return functional.rms_norm(x, (self.d_model,), self.weight, self.eps)
 
     def extra_repr(self) -> str:
@@ -175,8 +182,7 @@ def make_norm(kind: str, d_model: int, *, eps: float = 1e-5) -> nn.Module:
 
     Explained in: chapters/05_architecture, section "Layer normalisation".
     """
-    if kind not in NORMS:
-        raise ValueError(f"kind must be one of {', '.join(NORMS)}, got {kind!r}")
+    check_choice("kind", kind, NORMS)
     return NORMS[kind](d_model, eps=eps)
 
 
@@ -190,9 +196,10 @@ def _check_norm(x: object, eps: object, **weights: Tensor | None) -> None:
             check_same(**{"x": x, name: weight})
 
 
-def check_width(x: object, d_model: int) -> None:
-    if isinstance(x, Tensor) and x.shape[-1:] == (d_model,) and x.is_floating_point():
+def check_width(x: object, d_model: int, weight: Tensor) -> None:
+    if isinstance(x, Tensor) and x.shape[-1:] == (d_model,) and x.dtype == weight.dtype:
         return  # the usual case, and a fast one
     check_float("x", x, min_dims=1)
     if x.shape[-1] != d_model:
         raise ValueError(f"x must end with d_model = {d_model} numbers, got {tuple(x.shape)}")
+    check_same(**{"x": x, "the weights": weight})

@@ -10,6 +10,7 @@ Explained in: chapters/05_architecture, section "What the sizes add up to".
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from tfbook._checks import check_choice
 from tfbook.models.config import TransformerConfig
 from tfbook.models.ends import Classes, NextToken, Patches, Tokens
 from tfbook.models.layers import FFN, Attention, Layer, Norm
@@ -244,6 +245,5 @@ def preset(name: str, **changes: object) -> TransformerConfig:
 
     Explained in: chapters/05_architecture, section "What the sizes add up to".
     """
-    if name not in PRESETS:
-        raise ValueError(f"name must be one of {', '.join(PRESETS)}, got {name!r}")
+    check_choice("name", name, PRESETS)
     return PRESETS[name].replace(**changes)

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Real
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfbook._checks import check_even, check_float, check_number, check_positions
+from tfbook._checks import check_dtype, check_even, check_float, check_number, check_positions
 from tfbook.positions.frequencies import check_base, rotary_frequencies
 from tfbook.positions.rotary import rotary_table
 
@@ -63,6 +63,7 @@ def sinusoidal_encoding(
         positions = torch.arange(positions)
     check_even("d_model", d_model)
     frequencies = rotary_frequencies(d_model, base=base)  # (d/2,)
+    check_dtype(dtype)
     dtype = torch.get_default_dtype() if dtype is None else dtype
     cos, sin = rotary_table(positions, frequencies, dtype=dtype)  # (..., d/2) each
     return torch.stack((sin, cos), dim=-1).flatten(-2)  # (..., d), sine and cosine alternate
@@ -123,6 +124,7 @@ def shift_matrix(
     """
     check_number("k", k)
     check_even("d_model", d_model)
+    check_dtype(dtype)
     dtype = torch.get_default_dtype() if dtype is None else dtype
     angles = float(k) * rotary_frequencies(d_model, base=base)  # (d/2,)
     cos, sin = angles.cos(), angles.sin()

@@ -108,7 +108,7 @@ def alibi_slopes(n_heads: int) -> tuple[float, ...]:
     Source: [press2022train]
     Explained in: chapters/04_positions, section "ALiBi".
     """
-    check_number("n_heads", n_heads, 1, whole=True)
+    check_number("n_heads", n_heads, 1, 2**16, whole=True)
     power = 2 ** (n_heads.bit_length() - 1)  # the largest power of two up to n_heads
     slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
     between = [2 ** (-8 * h / (2 * power)) for h in range(1, 2 * power + 1, 2)]
@@ -217,6 +217,8 @@ def transformer_xl_scores(
     """
     for name, value in (("q", q), ("k", k), ("r", r)):
         check_float(name, value, min_dims=2)
+    for name, value in (("u", u), ("v", v)):
+        check_float(name, value, min_dims=1)
     check_same(q=q, k=k, r=r, u=u, v=v)
     n, m = q.shape[-2], k.shape[-2]
     if r.shape[-2] != n + m - 1:

@@ -15,7 +15,14 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor, nn
 
-from tfbook._checks import check_even, check_float, check_number, check_positions, check_tensor
+from tfbook._checks import (
+    check_dtype,
+    check_even,
+    check_float,
+    check_number,
+    check_positions,
+    check_tensor,
+)
 from tfbook.positions.frequencies import RotaryScaling, rotary_frequencies
 
 __all__ = [
@@ -55,11 +62,16 @@ def rotary_table(
 
     Raises:
         TypeError: if the positions are booleans or the frequencies no floating-point tensor.
+        ValueError: if the frequencies have another shape, or the amplitude is not finite.
 
     Explained in: chapters/04_positions, section "Rotary embeddings".
     """
     check_positions("positions", positions, whole=False)
     check_float("frequencies", frequencies, min_dims=1)
+    if frequencies.ndim != 1:
+        raise ValueError(f"frequencies must have shape (P,), got {tuple(frequencies.shape)}")
+    check_number("amplitude", amplitude)
+    check_dtype(dtype)
     exact = torch.float32 if positions.device.type == "mps" else torch.float64
     frequencies = frequencies.to(exact).to(positions.device)
     angles = positions.to(exact)[..., None] * frequencies  # (..., N, P)
@@ -323,6 +335,7 @@ def half_to_interleaved(
 def _swap_layout(x: Tensor, dim: int, n_heads: int, *, pair_first: bool) -> Tensor:
     check_tensor("x", x, min_dims=1)
     check_number("n_heads", n_heads, 1, whole=True)
+    check_number("dim", dim, whole=True)
     if not -x.ndim <= dim < x.ndim:
         raise ValueError(f"dim must name a dimension of x, got {dim} for shape {tuple(x.shape)}")
     if x.shape[dim] % (2 * n_heads):

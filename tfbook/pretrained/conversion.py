@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from tfbook._checks import check_choice
 from tfbook.models import GATES, Rotary, TransformerConfig, build
 from tfbook.positions import half_to_interleaved, interleaved_to_half
 from tfbook.pretrained.families import FAMILIES
@@ -32,15 +33,17 @@ def family_of(settings: Settings) -> str:
     """Return the family that a ``config.json`` names.
 
     Raises:
+        TypeError: if settings are no dictionary.
         ValueError: if it is none of ``FAMILIES``.
 
     Example:
         >>> family_of({"model_type": "gpt2"})
         'gpt2'
     """
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"settings must be a dictionary, got {type(settings).__name__}")
     found = settings.get("model_type")
-    if found not in FAMILIES:
-        raise ValueError(f"model_type must be one of {', '.join(FAMILIES)}, got {found!r}")
+    check_choice("model_type", found, FAMILIES)
     return found
 
 

@@ -183,6 +183,8 @@ def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
     Explained in: chapters/05_architecture, section "Two real models".
     """
     if cache_dir is not None:
+        if not isinstance(cache_dir, str | os.PathLike):
+            raise TypeError(f"cache_dir must be a path, got {type(cache_dir).__name__}")
         return Path(cache_dir)
     if own := os.environ.get("TFBOOK_CACHE"):
         return Path(own)

@@ -63,7 +63,7 @@ class Claim:
             wrong = html.escape(self.wrong)
             numbers.append(f'not <span class="tfbook-claim-wrong">{wrong}</span>')
         return (
-            f'<div class="tfbook-claim" id="claim-{self.slug}" style="{box("green")}">'
+            f'<div class="tfbook-claim" id="claim-{html.escape(self.slug)}" style="{box("green")}">'
             f'<span class="tfbook-claim-tick" aria-hidden="true" style="color: '
             f'{colour("green")}; font-weight: bold">✓</span> '
             f'<span class="tfbook-claim-sentence">{html.escape(self.sentence)}</span>'

@@ -13,6 +13,13 @@ from tfbook.training.checkpoints import (
     steps_in,
     write_checkpoint,
 )
+from tfbook.training.choices import (
+    DEFAULTS,
+    MEANINGS,
+    OPTIMIZERS,
+    check_choices,
+    check_memory,
+)
 from tfbook.training.denoising import (
     corrupt_spans,
     delete_tokens,
@@ -22,6 +29,7 @@ from tfbook.training.denoising import (
     permute_sentences,
     rotate,
 )
+from tfbook.training.files import Hold, new_folder, read_json, write_bytes, write_text
 from tfbook.training.gradients import (
     AT_ONCE,
     PRECISIONS,
@@ -56,31 +64,22 @@ from tfbook.training.optimizers import (
     Written,
     decay_groups,
 )
-from tfbook.training.processes import Ranks, move
-from tfbook.training.recipes import (
-    DEFAULTS,
-    TASKS,
-    Task,
+from tfbook.training.processes import DEVICES, Ranks, choose_device, device_of, move
+from tfbook.training.recipes import TASKS, Task, make_optimizer, make_task
+from tfbook.training.resuming import Ending, Run, Saver
+from tfbook.training.run_folders import (
+    check_data,
+    check_empty,
     holds_run,
+    lengthen,
     load_run,
-    make_task,
     read_choices,
     write_choices,
-)
-from tfbook.training.resuming import (
-    Best,
-    Ending,
-    Rates,
-    Run,
-    Saver,
-    Source,
-    get_random,
-    seed_all,
-    set_random,
 )
 from tfbook.training.schedules import SCHEDULES, schedule
 from tfbook.training.skipping import keep_layers, layer_drop, stochastic_depth
 from tfbook.training.sophia import Sophia, gauss_newton_bartlett, hutchinson
+from tfbook.training.states import Best, Rates, Source, get_random, seed_all, set_random
 
 __all__ = [
     "optimizers",
@@ -121,7 +120,10 @@ __all__ = [
     "keep_layers",
     "layer_drop",
     "stochastic_depth",
+    "DEVICES",
     "Ranks",
+    "choose_device",
+    "device_of",
     "move",
     "Checkpoint",
     "Checkpointing",
@@ -130,6 +132,11 @@ __all__ = [
     "read_checkpoint",
     "steps_in",
     "write_checkpoint",
+    "Hold",
+    "new_folder",
+    "read_json",
+    "write_bytes",
+    "write_text",
     "History",
     "Log",
     "Best",
@@ -153,11 +160,19 @@ __all__ = [
     "evaluating",
     "fit",
     "DEFAULTS",
+    "MEANINGS",
+    "OPTIMIZERS",
+    "check_choices",
+    "check_memory",
     "TASKS",
     "Task",
-    "holds_run",
-    "load_run",
+    "make_optimizer",
     "make_task",
+    "check_data",
+    "check_empty",
+    "holds_run",
+    "lengthen",
+    "load_run",
     "read_choices",
     "write_choices",
 ]

@@ -7,7 +7,7 @@ checkpoint is read.
 
 A checkpoint is written under another name, flushed to the disk, and then renamed. A process that is
 killed, or runs out of disk, leaves the last checkpoint as it was. One run writes into a folder, not
-two at a time.
+two at a time: :func:`tfbook.training.fit` holds it. What else lies there is left alone.
 
 Explained in: chapters/11_training, section "A run that cannot be lost".
 """
@@ -17,7 +17,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import warnings
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
@@ -29,6 +28,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from tfbook._checks import check_bool, check_number
+from tfbook.training.files import new_folder, read_json, write_bytes
 
 __all__ = [
     "Checkpoint",
@@ -44,6 +44,7 @@ FORMAT = 1  # raise it with every change of what the files hold
 MADE_BY = "tfbook.training.checkpoints"
 NAME = re.compile(r"step-(\d{8,})")
 WRITING, REMOVED, DAMAGED = ".writing-", ".removed-", "damaged-"
+LEFT_OVER = re.compile(r"\.(writing|removed)-step-\d{8,}-\w+")
 MODEL, TENSORS, CONTENTS = "model.safetensors", "tensors.safetensors", "checkpoint.json"
 KINDS = ("$tensor", "$array", "$tuple", "$pairs")  # what JSON has no form for
 
@@ -161,9 +162,9 @@ def write_checkpoint(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _clear(folder)
-        new = Path(tempfile.mkdtemp(prefix=f"{WRITING}{place.name}-", dir=folder))
+        new = new_folder(folder, f"{WRITING}{place.name}-")
         for name, content in files.items():
-            _write(new / name, content)
+            write_bytes(new / name, content)
         _flush_folder(new)
         _remove(place)
         os.rename(new, place)
@@ -207,8 +208,12 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
             parts[name] = load(content)
         except SafetensorError as error:
             raise DamagedCheckpoint(f"{path.name}/{name} cannot be read: {error}") from None
-    state = _unpack(contents["state"], parts[TENSORS])
-    return Checkpoint(contents["step"], parts[MODEL], state, _unpack(contents["about"], {}))
+    try:
+        state = _unpack(contents["state"], parts[TENSORS])
+        about = _unpack(contents["about"], {})
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise DamagedCheckpoint(f"{path.name}/{CONTENTS} is no whole state: {error!r}") from None
+    return Checkpoint(contents["step"], parts[MODEL], state, about)
 
 
 def last_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint | None:
@@ -339,12 +344,16 @@ def _read(path: Path, name: str) -> bytes:
         return (path / name).read_bytes()
     except FileNotFoundError:
         raise DamagedCheckpoint(f"{path.name} is no whole checkpoint: {name} is missing") from None
+    except OSError as error:
+        raise DamagedCheckpoint(
+            f"{path.name}/{name} cannot be read: {error.strerror or error}"
+        ) from None
 
 
 def _read_contents(path: Path) -> dict[str, object]:
     """Return what the JSON file says, if it is ours and whole."""
     try:
-        whole = json.loads(_read(path, CONTENTS))
+        whole = read_json(_read(path, CONTENTS))
         contents = whole["contents"]
         made_by, version = contents["made_by"], contents["format"]
     except (ValueError, KeyError, TypeError) as error:
@@ -362,17 +371,18 @@ def _read_contents(path: Path) -> dict[str, object]:
         )
     if whole.get("blake2b") != _digest(_canonical(contents)):
         raise DamagedCheckpoint(f"{path.name}/{CONTENTS} is damaged: its text was changed")
-    if path.name != _name(contents["step"]):
-        raise DamagedCheckpoint(f"{path.name} holds the checkpoint of step {contents['step']}")
+    step, files = contents.get("step"), contents.get("files")
+    if not isinstance(step, int) or path.name != _name(step):
+        raise DamagedCheckpoint(f"{path.name} holds the checkpoint of step {step}")
+    if not isinstance(files, dict) or set(files) != {MODEL, TENSORS}:
+        raise DamagedCheckpoint(f"{path.name}/{CONTENTS} must name {MODEL} and {TENSORS}")
+    if not {"state", "about"} <= set(contents) or not all(map(_is_listed, files.values())):
+        raise DamagedCheckpoint(f"{path.name}/{CONTENTS} is no whole list of what is kept")
     return contents
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write a file and wait until it lies on the disk."""
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def _is_listed(entry: object) -> bool:
+    return isinstance(entry, dict) and {"bytes", "blake2b"} <= set(entry)
 
 
 def _flush_folder(folder: Path) -> None:
@@ -388,7 +398,7 @@ def _flush_folder(folder: Path) -> None:
 def _remove(path: Path) -> None:
     """Remove a checkpoint; while its files go, it has no checkpoint's name any more."""
     if path.exists():
-        gone = Path(tempfile.mkdtemp(prefix=REMOVED, dir=path.parent))
+        gone = new_folder(path.parent, f"{REMOVED}{path.name}-")
         os.rename(path, gone / path.name)
         shutil.rmtree(gone, ignore_errors=True)
 
@@ -397,14 +407,14 @@ def _clear(folder: Path) -> None:
     """Remove what a process left half written or half removed."""
     with suppress(OSError):
         for path in folder.iterdir():
-            if path.name.startswith((WRITING, REMOVED)):
+            if LEFT_OVER.fullmatch(path.name) and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
 
 
 def _set_aside(path: Path) -> None:
     """Rename a damaged checkpoint, so that it stays to be looked at and does not count."""
     with suppress(OSError):
-        os.rename(path, Path(tempfile.mkdtemp(prefix=DAMAGED, dir=path.parent)) / path.name)
+        os.rename(path, new_folder(path.parent, DAMAGED) / path.name)
 
 
 def _unwritten(folder: Path, step: int, files: dict[str, bytes], error: OSError) -> OSError:

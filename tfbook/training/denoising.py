@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tfbook._checks import check_ids, check_number
+from tfbook._checks import check_generator, check_ids, check_number
 from tfbook.training.objectives import IGNORE, Example
 
 __all__ = [
@@ -63,6 +63,8 @@ def mask_tokens(
     check_number("mask_id", mask_id, 0, whole=True)
     check_ids("tokens", tokens, below=vocab_size)
     check_number("share", share, 0, 1)
+    check_generator(generator)
+    _ids("special", special, 0)
     kept_out = sorted({mask_id, *special})
     ordinary = torch.ones(vocab_size, dtype=torch.bool)
     ordinary[[i for i in kept_out if i < vocab_size]] = False
@@ -120,6 +122,7 @@ def corrupt_spans(
     """
     tokens, sentinels = _ids("tokens", tokens, 2), _ids("sentinels", sentinels, 2)
     check_number("share", share, 0, 1)
+    check_generator(generator)
     _check_length(mean_length)
     n_cut = min(max(round(share * len(tokens)), 1), len(tokens) - 1)
     n_spans = min(max(round(n_cut / mean_length), 1), len(tokens) - n_cut)
@@ -190,7 +193,7 @@ def infill(
         tokens: at least 1.
         mask_id: the mask.
         share: of the tokens, 0 … 1.
-        mean_length: λ of the Poisson distribution, above 0.
+        mean_length: λ of the Poisson distribution, 0.01 … 10⁶.
         generator: of what is drawn.
 
     Returns:
@@ -205,7 +208,8 @@ def infill(
     tokens = _ids("tokens", tokens, 1)
     check_number("mask_id", mask_id, 0, whole=True)
     check_number("share", share, 0, 1)
-    check_number("mean_length", mean_length, above=0)
+    check_number("mean_length", mean_length, 0.01, 1e6)  # below, spans of length 0 never end
+    check_generator(generator)
     left, lengths = round(share * len(tokens)), []
     while left > 0:
         drawn = torch.poisson(torch.tensor(float(mean_length)), generator=generator)
@@ -242,6 +246,7 @@ def delete_tokens(
     """
     tokens = _ids("tokens", tokens, 1)
     check_number("share", share, 0, below=1)
+    check_generator(generator)
     draws = torch.rand(len(tokens), generator=generator).tolist()
     kept = [token for token, u in zip(tokens, draws, strict=True) if u >= share]
     return kept or tokens[:1]
@@ -265,6 +270,7 @@ def permute_sentences(
     """
     tokens = _ids("tokens", tokens, 1)
     check_number("end_id", end_id, 0, whole=True)
+    check_generator(generator)
     sentences = [[]]
     for token in tokens:
         sentences[-1].append(token)
@@ -289,6 +295,7 @@ def rotate(tokens: Sequence[int], *, generator: torch.Generator | None = None) -
     Explained in: chapters/11_training, section "Which question to train on".
     """
     tokens = _ids("tokens", tokens, 1)
+    check_generator(generator)
     start = int(torch.randint(len(tokens), (), generator=generator))
     return tokens[start:] + tokens[:start]
 

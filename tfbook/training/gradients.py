@@ -14,7 +14,7 @@ from torch.nn.utils import get_total_norm
 
 from tfbook._checks import check_bool, check_number
 from tfbook.training.processes import Ranks, move
-from tfbook.training.resuming import Source
+from tfbook.training.states import Source
 
 __all__ = ["AT_ONCE", "PRECISIONS", "Execution", "check_finite", "mean_gradients", "sum_gradients"]
 

@@ -5,9 +5,10 @@ Explained in: chapters/11_training, section "The loop, line by line".
 
 import json
 import os
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tfbook.training.files import read_json, write_text
 
 __all__ = ["History", "Log"]
 
@@ -65,12 +66,17 @@ class Log:
     """A file with a line of JSON for each thing that happened.
 
     A run that goes on from a step takes the lines of later steps away first, also one that was cut
-    short when the process was killed, so that no step stands there twice.
+    short when the process was killed, so that no step stands there twice. A run that begins takes
+    the place of a log, and of nothing else.
 
     Args:
         path: the file, or None for no log.
         step: where the run goes on.
         first: whether this process is the one that writes.
+
+    Raises:
+        FileExistsError: if there is a file that is no log, or a link.
+        OSError: if it cannot be written.
 
     Explained in: chapters/11_training, section "A run that cannot be lost".
     """
@@ -82,10 +88,8 @@ class Log:
             return
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = _lines_before(path, step) if step else []
-        new = path.with_name(path.name + ".new")
-        new.write_text("".join(lines), encoding="utf-8")
-        os.replace(new, path)
+        entries = _entries(path)
+        write_text(path, "".join(line for line, after in entries if after <= step))
         self.file = path.open("a", encoding="utf-8", buffering=1)  # a line at a time
 
     def write(self, **entry: object) -> None:
@@ -103,21 +107,24 @@ class Log:
             self.file.close()
 
 
-def _lines_before(path, step):
-    """Return the whole lines of a log that tell of earlier steps."""
-    kept = []
-    with open(path, encoding="utf-8") if path.exists() else _nothing() as file:
-        for line in file:
-            try:
-                entry = json.loads(line)
-                earlier = entry["step"] < step if "step" in entry else entry["after"] <= step
-            except (ValueError, KeyError, TypeError):
-                continue
-            if earlier and line.endswith("\n"):
-                kept.append(line)
-    return kept
+def _entries(path):
+    """Return the whole lines of a log, each with the number of steps after which it was true."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise FileExistsError(f"log must be a file of its own, got a link or folder: {path}")
+    content = path.read_bytes() if path.exists() else b""
+    lines = content.splitlines(keepends=True)
+    found = [entry for entry in map(_entry, lines) if entry is not None]
+    # A line or two may be damaged; where most say something else, it is somebody's file.
+    if len(lines) > 2 * len(found) and not content.startswith(b'{"step": '):
+        raise FileExistsError(f"log must be a new file or the log of a run, got {path}")
+    return found
 
 
-@contextmanager
-def _nothing():
-    yield ()
+def _entry(line):
+    """Return a line of a log with the number of steps; None for any other line, or half of one."""
+    try:
+        entry, text = read_json(line), line.decode("utf-8")
+        after = entry["step"] + 1 if "step" in entry else entry["after"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return (text, after) if isinstance(after, int) and text.endswith("\n") else None

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from tqdm import tqdm
 
-from tfbook._checks import check_bool, check_number
+from tfbook._checks import check_bool, check_callable, check_module, check_number
 from tfbook.training.checkpoints import Checkpointing
 from tfbook.training.gradients import (
     AT_ONCE,
@@ -29,7 +29,8 @@ from tfbook.training.gradients import (
 from tfbook.training.history import History, Log
 from tfbook.training.monitoring import UNWATCHED, Monitoring
 from tfbook.training.processes import Ranks
-from tfbook.training.resuming import Ending, Run, seed_all
+from tfbook.training.resuming import Ending, Run
+from tfbook.training.states import seed_all
 
 __all__ = ["fit"]
 
@@ -90,9 +91,14 @@ def fit(
         The history of all steps, those before a resume among them.
 
     Raises:
-        ValueError: for arguments that exclude each other, a loss of a wrong shape, a folder with
-            checkpoints that this run did not make, or in which none is whole.
+        ValueError: for arguments that exclude each other, a loss of a wrong shape, a rate that is
+            not finite, a folder with checkpoints that this run did not make, or in which none is
+            whole.
         FloatingPointError: if a loss or gradient is not finite; the weights are those before it.
+            Or if the loss of an evaluation, or a weight that is to be saved, is not: the last
+            checkpoint is as it was.
+        BlockingIOError: if another training is writing into the folder.
+        FileExistsError: if the log is to take the place of a file that is none.
         OSError: if a checkpoint cannot be written; the last one stays.
         KeyboardInterrupt: after Ctrl-C, when the step has ended and was saved.
 
@@ -108,19 +114,22 @@ def fit(
     Source: [pascanu2013difficulty], [micikevicius2018mixed]
     Explained in: chapters/11_training, section "The loop, line by line".
     """
-    _check(model, optimizer, steps, clip, execution, monitoring, checkpointing, progress)
-    run = _start(
+    _check(
+        model, loss, optimizer, steps, clip, seed, execution, monitoring, checkpointing, progress
+    )
+    run = _prepare(
         model, batches, optimizer, schedule, clip, seed, execution, monitoring, checkpointing
     )
-    optimizer, ranks, history = run.optimizer, run.ranks, run.history
+    optimizer, ranks, first = run.optimizer, run.ranks, run.ranks.rank == 0
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    first = ranks.rank == 0
     model.train()
     with (
+        run,  # where its last checkpoint is
         Ending(ranks) as ending,
-        Log(monitoring.log, len(history), first=first) as log,
-        _bar(progress and first, len(history), steps) as bar,
+        Log(monitoring.log, len(run.history), first=first) as log,
+        _bar(progress and first, len(run.history), steps) as bar,
     ):
+        history = run.history
         while len(history) < steps and not run.best.over:
             step = len(history)
             run.rates.set(step)
@@ -138,6 +147,8 @@ def fit(
             bar.update()
             if (step + 1) % monitoring.every == 0 or step + 1 == steps:
                 run.saw(monitoring.look(model, batch, ranks), log)
+                if first and monitoring.report is not None:
+                    monitoring.report(history)
             if any(asked) or run.due(steps):
                 run.save()
             if any(asked):
@@ -146,8 +157,8 @@ def fit(
     return run.end()
 
 
-def _start(model, batches, optimizer, schedule, clip, seed, execution, monitoring, checkpointing):
-    """Return the run at its beginning, or where its last checkpoint is."""
+def _prepare(model, batches, optimizer, schedule, clip, seed, execution, monitoring, checkpointing):
+    """Return the run, not yet begun."""
     ranks = Ranks()
     ranks.split(model) if execution.shard else ranks.same(model)
     run = Run(
@@ -167,7 +178,6 @@ def _start(model, batches, optimizer, schedule, clip, seed, execution, monitorin
     )
     if seed is not None or ranks.size > 1:
         seed_all((torch.initial_seed() if seed is None else seed) + ranks.rank)
-    run.begin()
     return run
 
 
@@ -181,8 +191,12 @@ def _mean(total, count, step):
     return total / count
 
 
-def _check(model, optimizer, steps, clip, execution, monitoring, checkpointing, progress):
+def _check(
+    model, loss, optimizer, steps, clip, seed, execution, monitoring, checkpointing, progress
+):
     check_number("steps", steps, 1, whole=True)
+    if seed is not None:
+        check_number("seed", seed, 0, 2**63 - 1, whole=True)
     check_bool("progress", progress)
     if clip is not None:
         check_number("clip", clip, above=0)
@@ -193,8 +207,8 @@ def _check(model, optimizer, steps, clip, execution, monitoring, checkpointing, 
         if not isinstance(value, kind):
             wanted = f"{name} must be of class {kind.__name__}"
             raise TypeError(f"{wanted}, got {type(value).__name__}")
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a module, got {type(model).__name__}")
+    check_module("model", model)
+    check_callable("loss", loss)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError("model must have a parameter to train, got none")
     made = isinstance(optimizer, Optimizer)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from tfbook._checks import check_number
+from tfbook._checks import check_ids, check_number
+from tfbook.training.history import History
 from tfbook.training.processes import Ranks
-from tfbook.training.resuming import get_random, set_random
+from tfbook.training.states import get_random, set_random
 
 __all__ = ["UNWATCHED", "Monitoring", "attention_entropy", "evaluating"]
 
@@ -29,7 +30,9 @@ class Monitoring:
         every: how often, in steps; and after the last one.
         patience: stop after so many evaluations in a row that brought no smaller loss, and go
             back to the weights of the best one.
-        log: a file that gets a line of JSON for each step and each look.
+        log: a file that gets a line of JSON for each step and each look: a new one, or the log
+            of a run.
+        report: called after each look, in the first process, with the history so far.
 
     Raises:
         ValueError: if a number is below 1, or there is patience and nothing to wait for.
@@ -42,13 +45,18 @@ class Monitoring:
     every: int = 100
     patience: int | None = None
     log: str | os.PathLike[str] | None = None
+    report: Callable[[History], None] | None = None
 
     def __post_init__(self):
         """Check each of them."""
         check_number("every", self.every, 1, whole=True)
-        if self.evaluate is not None and not callable(self.evaluate):
-            kind = type(self.evaluate).__name__
-            raise TypeError(f"evaluate must be a function of the model, got {kind}")
+        for name, of in (("evaluate", "the model"), ("report", "the history")):
+            function = getattr(self, name)
+            if function is not None and not callable(function):
+                kind = type(function).__name__
+                raise TypeError(f"{name} must be a function of {of}, got {kind}")
+        if self.log is not None and not isinstance(self.log, str | os.PathLike):
+            raise TypeError(f"log must be a path, got {type(self.log).__name__}")
         if not isinstance(self.monitors, Mapping):
             kind = type(self.monitors).__name__
             raise TypeError(f"monitors must be functions by name, a dictionary, got {kind}")
@@ -130,7 +138,8 @@ def attention_entropy(model: nn.Module, batch: object) -> list[float]:
         raise TypeError(
             f"model must have attention_weights(tokens), which {type(model).__name__} has not"
         )
-    tokens = batch[0] if isinstance(batch, list | tuple) else batch
+    tokens = batch[0] if isinstance(batch, list | tuple) and batch else batch
+    check_ids("batch", tokens)
     longest = getattr(getattr(model, "config", None), "max_len", None)
     with torch.no_grad():
         layers = model.attention_weights(tokens[:, :longest])  # L of (B, H, N, N)

@@ -11,10 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tfbook._checks import check_float, check_number
+from tfbook._checks import check_float, check_list, check_module, check_number
 from tfbook.training.optimizers import CHECKS, AdamW, Group, State, Written, check_amount
 
 __all__ = ["Muon", "muon_groups", "orthogonalize"]
+
+# Parts at the top of a model whose matrices are no maps between hidden layers.
+NOT_HIDDEN = ("head", "position", "target_position", "segments")
 
 
 def _one_of(*known: str) -> Callable[[str, object], None]:
@@ -158,7 +161,7 @@ def orthogonalize(matrix: Float[Tensor, "R C"], *, steps: int = 5) -> Float[Tens
     Explained in: chapters/11_training, section "Optimizers".
     """
     check_float("matrix", matrix)
-    check_number("steps", steps, 0, whole=True)
+    check_number("steps", steps, 0, 1000, whole=True)
     if matrix.ndim != 2:
         raise ValueError(f"matrix must have 2 dimensions, got shape {tuple(matrix.shape)}")
     a, b, c = 3.4445, -4.7750, 2.0315
@@ -178,7 +181,7 @@ def muon_groups(
     lr: float,
     adamw_lr: float,
     weight_decay: float = 0.1,
-    not_hidden: Collection[str] = ("head", "position", "target_position", "segments"),
+    not_hidden: Collection[str] = NOT_HIDDEN,
 ) -> list[Group]:
     """Split a model's parameters into hidden matrices for Muon, and the others for AdamW.
 
@@ -194,13 +197,21 @@ def muon_groups(
         Up to three groups for :class:`Muon`: hidden matrices, other matrices, and the rest.
 
     Raises:
-        ValueError: if one is negative, or there are no hidden matrices.
+        TypeError: if the model is no module, or not_hidden no list of names.
+        ValueError: if a number is negative, a name is that of no part, or there are no hidden
+            matrices.
 
     Source: [jordan2024muon]
     Explained in: chapters/11_training, section "Optimizers".
     """
     for name, value in (("lr", lr), ("adamw_lr", adamw_lr), ("weight_decay", weight_decay)):
         check_amount(name, value)
+    check_module("model", model)
+    check_list("not_hidden", not_hidden)
+    tops = {name.split(".")[0] for name, _ in model.named_parameters()}
+    for name in not_hidden:
+        if name not in tops and name not in NOT_HIDDEN:
+            raise ValueError(f"not_hidden must name parts of the model, got {name!r}")
     outside = {w for m in model.modules() if isinstance(m, nn.Embedding) for w in m.parameters()}
     groups = {"hidden": [], "matrix": [], "rest": []}
     for name, w in model.named_parameters():

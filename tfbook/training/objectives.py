@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from tfbook._checks import (
     check_bool,
+    check_callable,
     check_float,
     check_ids,
     check_number,
@@ -100,6 +101,7 @@ def cross_entropy(
     """
     _check_targets(logits, targets, ignore)
     check_number("label_smoothing", label_smoothing, 0, 1)
+    check_number("ignore", ignore, whole=True)
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
     summed = reduction in ("mean", "sum")
@@ -188,7 +190,7 @@ def info_nce(
     if a.ndim != 2 or a.shape != b.shape:
         raise ValueError(f"a and b must be (B, D), got {tuple(a.shape)} and {tuple(b.shape)}")
     check_same(a=a, b=b)
-    check_number("temperature", temperature, above=0)
+    check_number("temperature", temperature, 1e-9, 1e9)
     check_bool("symmetric", symmetric)
     scores = functional.normalize(a, dim=-1) @ functional.normalize(b, dim=-1).mT / temperature
     partners = torch.arange(len(a), device=a.device)
@@ -233,7 +235,7 @@ def distillation(
     check_float("teacher", teacher)
     check_shape("teacher", teacher, student.shape, "the student's")
     check_same(student=student, teacher=teacher)
-    check_number("temperature", temperature, above=0)
+    check_number("temperature", temperature, 1e-9, 1e9)
     log_p = (teacher.detach() / temperature).log_softmax(-1)  # (..., V)
     log_q = (student / temperature).log_softmax(-1)
     cut = log_p == -math.inf  # 0 · −∞ would be NaN, in the gradient too
@@ -302,6 +304,7 @@ def causal_loss(
     Source: [radford2018improving]
     Explained in: chapters/11_training, section "All positions in one pass".
     """
+    check_callable("model", model)
     inputs, targets = next_tokens(tokens, mask)
     logits, _ = model(inputs, mask=None if mask is None else mask[:, :-1])  # (B, N − 1, V)
     return _summed(logits, targets, label_smoothing)
@@ -331,7 +334,11 @@ def masked_loss(
     Source: [devlin2019bert]
     Explained in: chapters/11_training, section "Which question to train on".
     """
-    inputs, targets = task
+    check_callable("model", model)
+    inputs, targets = _two("task", task, "inputs and targets")
+    check_ids("inputs", inputs)
+    if mask is not None:
+        check_token_mask(mask, inputs.shape)
     return _summed(model(inputs, mask=mask), targets, label_smoothing)
 
 
@@ -363,7 +370,8 @@ def translation_loss(
     Source: [vaswani2017attention], teacher forcing: [williams1989learning]
     Explained in: chapters/11_training, section "All positions in one pass".
     """
-    source, target = pair
+    check_callable("model", model)
+    source, target = _two("pair", pair, "source and target")
     check_ids("source", source)
     check_ids("target", target)
     check_number("pad_id", pad_id, 0, whole=True)
@@ -371,6 +379,12 @@ def translation_loss(
     inputs, targets = next_tokens(target, target_mask)
     logits = model(source, inputs, source_mask=source_mask, target_mask=target_mask[:, :-1])
     return _summed(logits, targets, label_smoothing)
+
+
+def _two(name: str, value: object, wanted: str) -> tuple[object, object]:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise TypeError(f"{name} must be a pair, {wanted}, got {type(value).__name__}")
+    return tuple(value)
 
 
 def _summed(logits: Tensor, targets: Tensor, label_smoothing: float) -> tuple[Tensor, int]:
@@ -400,5 +414,3 @@ def _check_range(name: str, value: object, below: int, ignore: int | None = None
         raise ValueError(
             f"{name} must be from 0 to {below - 1}{also}, got {value[wrong][0].item()}"
         )
-
-

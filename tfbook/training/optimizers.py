@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tfbook._checks import check_bool, check_number
+from tfbook._checks import check_bool, check_module, check_number
 
 __all__ = [
     "Adafactor",
@@ -454,7 +454,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[Group]:
         Two groups for any optimizer.
 
     Raises:
-        TypeError: if the weight decay is not a number.
+        TypeError: if the model is no module, or the weight decay not a number.
         ValueError: if it is negative.
 
     Example:
@@ -464,6 +464,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[Group]:
     Source: [radford2018improving]
     Explained in: chapters/11_training, section "Weight decay is not L2".
     """
+    check_module("model", model)
     check_amount("weight_decay", weight_decay)
     trained = [w for w in model.parameters() if w.requires_grad]
     return [

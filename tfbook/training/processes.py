@@ -17,8 +17,9 @@ from torch import Tensor, distributed, nn
 
 from tfbook.models import Block
 
-__all__ = ["Ranks", "move"]
+__all__ = ["DEVICES", "Ranks", "choose_device", "device_of", "move"]
 
+DEVICES = ("auto", "cuda", "mps", "cpu")
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -30,12 +31,20 @@ class Ranks:
         size: how many there are.
         cut: whether each holds a part of the weights only.
 
+    Raises:
+        ValueError: if the environment says so in something that is no number.
+
     Explained in: chapters/11_training, section "A run that cannot be lost".
     """
 
     def __init__(self):
         """Find the other processes, if torchrun says that there are some."""
         several = all(name in os.environ for name in ENVIRONMENT)
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if several else ():
+            if not os.environ.get(name, "0").isdecimal():
+                raise ValueError(
+                    f"{name} must be a number as torchrun sets it, got {os.environ[name]!r}"
+                )
         if several and int(os.environ["WORLD_SIZE"]) > 1 and not distributed.is_initialized():
             on_gpu = torch.cuda.is_available()
             if on_gpu:
@@ -161,6 +170,41 @@ class Ranks:
         whole.set_state_dict(
             model, optimizer, model_state_dict=weights, optim_state_dict=state, options=options
         )
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """Return where to compute: "auto" is CUDA where there is one, then MPS, then the CPU.
+
+    Args:
+        name: one of :data:`DEVICES`.
+
+    Raises:
+        ValueError: for another name, or a device that is not there.
+
+    Example:
+        >>> choose_device("cpu")
+        device(type='cpu')
+
+    Explained in: chapters/11_training, section "A run that cannot be lost".
+    """
+    if name not in DEVICES:
+        raise ValueError(f"device must be one of {', '.join(DEVICES)}, got {name!r}")
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    there["cpu"] = True
+    if name == "auto":
+        name = next(each for each in DEVICES if there.get(each))
+    if not there[name]:
+        have = ", ".join(each for each in DEVICES if there.get(each))
+        raise ValueError(f"device {name} is not there: PyTorch finds {have}")
+    return torch.device(name)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return where a model's weights lie.
+
+    Explained in: chapters/11_training, section "A run that cannot be lost".
+    """
+    return next(model.parameters()).device
 
 
 def move(batch: object, device: torch.device) -> object:

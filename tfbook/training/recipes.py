@@ -1,15 +1,10 @@
-"""What the command line trains, from data to loss, and the folder that remembers how.
-
-A :class:`Task` is made of plain choices, numbers and names. They are kept as ``run.json`` in the
-run's folder, with the tokenizer beside it, so that a run can be gone on with, and its model used,
-by the name of the folder alone.
+"""What the command line trains, from data to loss: a :class:`Task` made of plain choices.
 
 Explained in: chapters/11_training, section "A run that cannot be lost".
 """
 
-import json
+import hashlib
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tfbook import data
-from tfbook._checks import check_number
 from tfbook.data import (
     BOS,
     EOS,
@@ -45,52 +39,13 @@ from tfbook.models import (
     TransformerConfig,
     build,
 )
-from tfbook.training.checkpoints import last_checkpoint
+from tfbook.training.choices import check_choices, check_memory
+from tfbook.training.muon import Muon, muon_groups
 from tfbook.training.objectives import causal_loss, translation_loss
+from tfbook.training.optimizers import decay_groups
+from tfbook.training.processes import device_of, move
 
-__all__ = [
-    "DEFAULTS",
-    "TASKS",
-    "Task",
-    "holds_run",
-    "load_run",
-    "make_task",
-    "read_choices",
-    "write_choices",
-]
-
-CHOICES, TOKENIZER = "run.json", "tokenizer.json"
-Choices = dict[str, object]
-
-_MODEL = {"d_model": 128, "layers": 4, "heads": 4, "dropout": 0.0}
-_COURSE = {
-    "steps": 1000,
-    "batch": 16,
-    "accumulate": 1,
-    "lr": 3e-3,
-    "warmup": None,
-    "schedule": "cosine",
-    "optimizer": "adamw",
-    "weight_decay": 0.1,
-    "clip": 1.0,
-    "precision": "float32",
-    "seed": 0,
-    "every": 250,
-    "patience": None,
-}
-DEFAULTS: Mapping[str, Choices] = {
-    "lm": {"text": None, "vocab": None, "context": 256} | _MODEL | _COURSE,
-    "mt": {"vocab": 2000, "context": 48}
-    | _MODEL
-    | {"layers": 2, "dropout": 0.1}
-    | _COURSE
-    | {"batch": 32, "lr": 1e-3},
-    "classifier": {"vocab": 8000, "context": 64}
-    | _MODEL
-    | {"d_model": 64, "layers": 2, "dropout": 0.3}
-    | _COURSE
-    | {"batch": 32, "lr": 1e-3, "every": 100, "patience": 4},
-}
+__all__ = ["TASKS", "Task", "make_optimizer", "make_task"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +58,7 @@ class Task:
         loss: of a model and a batch: a sum and how many terms it has.
         evaluate: of a model: the loss on other data, and what else is worth knowing.
         tokenizer: from text to ids.
+        digest: of the texts that it learns from and is tested on.
 
     Explained in: chapters/11_training, section "A run that cannot be lost".
     """
@@ -112,6 +68,7 @@ class Task:
     loss: Callable[[nn.Module, object], tuple[Tensor, int]]
     evaluate: Callable[[nn.Module], dict[str, float]]
     tokenizer: Tokenizer
+    digest: str
 
 
 def make_task(name: str, choices: Mapping[str, object]) -> Task:
@@ -122,13 +79,14 @@ def make_task(name: str, choices: Mapping[str, object]) -> Task:
         choices: all those of ``DEFAULTS[name]``.
 
     Raises:
-        ValueError: for an unknown name, or choices that do not go together.
+        TypeError: if a choice is of another kind.
+        ValueError: for an unknown name, choices out of their bounds or that do not go together, a
+            text that is no UTF-8, or a model that this machine has no memory for.
         OSError: if a text cannot be read.
 
     Explained in: chapters/11_training, section "A run that cannot be lost".
     """
-    if name not in TASKS:
-        raise ValueError(f"task must be one of {', '.join(TASKS)}, got {name!r}")
+    check_choices(name, choices)
     torch.manual_seed(choices["seed"])
     return TASKS[name](choices)
 
@@ -156,7 +114,9 @@ def _language_model(choices: Mapping[str, object]) -> Task:
         return {"loss": nats, "bits_per_byte": nats / math.log(2) / bytes_per_token}
 
     windows = Windows(ids, context, batch_size=choices["batch"], seed=choices["seed"])
-    return Task(build(config), windows, causal_loss, evaluate, tokenizer)
+    return Task(
+        _built(config, choices), windows, causal_loss, evaluate, tokenizer, _digest(train, valid)
+    )
 
 
 def _translation(choices: Mapping[str, object]) -> Task:
@@ -203,7 +163,9 @@ def _translation(choices: Mapping[str, object]) -> Task:
     def evaluate(model):
         return {"loss": _mean_loss(model, plain, held)}
 
-    return Task(build(config), loader, loss, evaluate, tokenizer)
+    texts = [text for pair in data.english_french("valid") for text in pair]
+    digest = _digest(*(text for pair in pairs for text in pair), *texts)
+    return Task(_built(config, choices), loader, loss, evaluate, tokenizer, digest)
 
 
 def _classifier(choices: Mapping[str, object]) -> Task:
@@ -231,7 +193,8 @@ def _classifier(choices: Mapping[str, object]) -> Task:
     held = [collate(valid[i : i + 64]) for i in range(0, len(valid), 64)]
 
     def evaluate(model):
-        right = sum((scores(model, batch).argmax(-1) == batch[1]).sum().item() for batch in held)
+        there = (move(batch, device_of(model)) for batch in held)
+        right = sum((scores(model, batch).argmax(-1) == batch[1]).sum().item() for batch in there)
         return {"loss": _mean_loss(model, loss, held), "accuracy": right / len(valid)}
 
     loader = Loader(
@@ -242,97 +205,57 @@ def _classifier(choices: Mapping[str, object]) -> Task:
     )
     config = _decoder(choices, tokenizer.get_vocab_size())
     config = config.replace(encoder=config.decoder, decoder=(), head=Classes(2))
-    return Task(build(config), loader, loss, evaluate, tokenizer)
+    digest = _digest(*(f"{rating} {text}" for text, rating in train + valid))
+    return Task(_built(config, choices), loader, loss, evaluate, tokenizer, digest)
 
 
 TASKS = {"lm": _language_model, "mt": _translation, "classifier": _classifier}
 
 
-def write_choices(
-    folder: str | os.PathLike[str], name: str, choices: Mapping[str, object], tokenizer: Tokenizer
-) -> None:
-    """Begin a run's folder: its choices and its tokenizer.
+def make_optimizer(
+    choices: Mapping[str, object], *, shard: bool = False
+) -> Callable[[nn.Module], torch.optim.Optimizer]:
+    """Return what makes the optimizer of a model.
+
+    Args:
+        choices: of the run: optimizer, lr and weight_decay among them.
+        shard: whether weights are cut.
 
     Raises:
-        FileExistsError: if it holds a run already.
-        OSError: if it cannot be written.
+        ValueError: if the optimizer cannot work on weights that are cut.
 
     Explained in: chapters/11_training, section "A run that cannot be lost".
     """
-    folder = Path(folder)
-    if (folder / CHOICES).exists():
-        raise FileExistsError(
-            f"{folder} holds a run already: go on with --resume, or choose another folder"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    contents = {"made_by": "tfbook", "task": name, "choices": dict(choices)}
-    # The choices come last: a folder that has them is complete.
-    for file, text in ((TOKENIZER, tokenizer.to_str()), (CHOICES, json.dumps(contents, indent=1))):
-        new = folder / f"{file}.new"
-        new.write_text(text, encoding="utf-8")
-        os.replace(new, folder / file)
+    name, lr, decay = (choices[each] for each in ("optimizer", "lr", "weight_decay"))
+    if name == "muon" and shard:
+        raise ValueError("muon makes whole matrices orthogonal, and --shard cuts them: use adamw")
 
+    def make(model):
+        if name == "muon":
+            groups = muon_groups(model, lr=lr, adamw_lr=lr, weight_decay=decay)
+            return Muon(groups, scale="adamw")
+        groups = decay_groups(model, decay)
+        return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.99), fused=not shard)
 
-def holds_run(folder: str | os.PathLike[str]) -> bool:
-    """Return whether a folder was begun by :func:`write_choices`."""
-    return (Path(folder) / CHOICES).is_file()
-
-
-def read_choices(folder: str | os.PathLike[str]) -> tuple[str, Choices]:
-    """Return the task and the choices of a run.
-
-    Raises:
-        FileNotFoundError: if the folder holds no run.
-        ValueError: if it is damaged or of another program.
-
-    Explained in: chapters/11_training, section "A run that cannot be lost".
-    """
-    path = Path(folder) / CHOICES
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no run: there is no {CHOICES} in it")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        name, choices = found["task"], found["choices"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged or of another program: {error!r}") from None
-    if name not in TASKS or set(choices) != set(DEFAULTS[name]):
-        raise ValueError(f"{path} is of another version of tfbook: task {name!r}")
-    return name, choices
-
-
-def load_run(folder: str | os.PathLike[str]) -> tuple[nn.Module, Tokenizer, int]:
-    """Return the model of a run as it is in the last checkpoint, its tokenizer, and the step.
-
-    The model is in evaluation mode, with the best weights if the run was watched with patience.
-
-    Raises:
-        FileNotFoundError: if the folder holds no run, or no checkpoint yet.
-        ValueError: if no checkpoint is whole.
-
-    Explained in: chapters/11_training, section "A run that cannot be lost".
-    """
-    folder = Path(folder)
-    read_choices(folder)
-    checkpoint = last_checkpoint(folder)
-    if checkpoint is None:
-        raise FileNotFoundError(f"{folder} holds no checkpoint yet")
-    model = build(TransformerConfig.from_dict(checkpoint.about["config"]))
-    model.load_state_dict(checkpoint.state["best"]["weights"] or checkpoint.model)
-    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-    return model.eval(), tokenizer, checkpoint.step
+    return make
 
 
 def _texts(path: str | None) -> tuple[str, str]:
     """Return the text to train on, and the one to test on: its last tenth."""
     if path is None:
         return data.shakespeare("train"), data.shakespeare("valid")
-    text = Path(path).read_text(encoding="utf-8")
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is no UTF-8 text: it has the byte {error.object[error.start]:#04x} at place "
+            f"{error.start:,}; if it is Latin-1: iconv -f latin1 -t utf-8 {path} > new.txt"
+        ) from None
     return text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
 
 
 def _decoder(choices: Mapping[str, object], vocab_size: int) -> TransformerConfig:
     """Return the config of a small model as they are made today."""
-    check_number("d_model", choices["d_model"], 1, whole=True)
     d_ff = 8 * math.ceil(choices["d_model"] / 3)  # three matrices of it cost what two of 4 d do
     layer = Layer(
         Attention(choices["heads"], position=Rotary(), bias=False),
@@ -340,7 +263,6 @@ def _decoder(choices: Mapping[str, object], vocab_size: int) -> TransformerConfi
         norm=Norm("rms"),
         dropout=choices["dropout"],
     )
-    check_number("layers", choices["layers"], 1, whole=True)
     return TransformerConfig(
         vocab_size,
         choices["d_model"],
@@ -350,7 +272,21 @@ def _decoder(choices: Mapping[str, object], vocab_size: int) -> TransformerConfi
     )
 
 
+def _built(config: TransformerConfig, choices: Mapping[str, object]) -> nn.Module:
+    """Return the model, if this machine has room for it."""
+    check_memory(config.count_parameters(), config.vocab_size, choices)
+    return build(config)
+
+
+def _digest(*texts: str) -> str:
+    """Return what tells these texts from others."""
+    found = hashlib.sha256()
+    for text in texts:
+        found.update(text.encode("utf-8") + b"\0")
+    return found.hexdigest()
+
+
 def _mean_loss(model, loss, batches) -> float:
     """Return the mean over all terms of some batches."""
-    found = [loss(model, batch) for batch in batches]
+    found = [loss(model, move(batch, device_of(model))) for batch in batches]
     return sum(value.item() for value, _ in found) / sum(count for _, count in found)

@@ -1,21 +1,19 @@
 """What a training loop needs so that it can be stopped and gone on with, one small class for each.
 
-The place in the data, the learning rates, the random numbers, the best weights so far, the wish to
-end, the folder of checkpoints, and the run that holds them all. The loop is
+The wish to end, the folder of checkpoints, and the run that holds all that has a state. The loop is
 :func:`tfbook.training.fit`.
 
 Explained in: chapters/11_training, section "A run that cannot be lost".
 """
 
 import json
-import random
+import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
-import numpy as np
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
@@ -27,182 +25,16 @@ from tfbook.training.checkpoints import (
     steps_in,
     write_checkpoint,
 )
+from tfbook.training.files import Hold
 from tfbook.training.history import History, Log
 from tfbook.training.processes import Ranks
+from tfbook.training.states import Best, Rates, Source, get_random, set_random
 
-__all__ = [
-    "Best",
-    "Ending",
-    "Rates",
-    "Run",
-    "Saver",
-    "Source",
-    "get_random",
-    "seed_all",
-    "set_random",
-]
+__all__ = ["Ending", "Run", "Saver"]
 
 
-class Source:
-    """Batches one after the other, without an end, and which is next.
-
-    Args:
-        batches: as for :func:`tfbook.training.fit`.
-        resumable: whether the place has to be known.
-
-    Raises:
-        TypeError: if they are nothing of that kind, or the place cannot be known.
-        ValueError: if there is none.
-
-    Explained in: chapters/11_training, section "A run that cannot be lost".
-    """
-
-    def __init__(self, batches: object, *, resumable: bool = False):
-        """Find out of which kind the batches are."""
-        listed = isinstance(batches, list | tuple)
-        if listed and not batches:
-            raise ValueError("batches must hold at least one batch, got none")
-        self.batches, self.drawn, self.iterator = batches, 0, None
-        self.stateful = hasattr(batches, "state_dict") and hasattr(batches, "load_state_dict")
-        again = hasattr(batches, "__iter__")
-        self.numbered = None
-        if listed:
-            self.numbered = lambda number: batches[number % len(batches)]
-        elif callable(batches) and not again:
-            self.numbered = batches
-        elif not again:
-            raise TypeError(
-                "batches must be a list, a function from a number to a batch, or something to "
-                f"iterate over, got {type(batches).__name__}"
-            )
-        elif resumable and not self.stateful:
-            raise TypeError(
-                "with checkpointing= the place in the data must be known: batches must be a list, "
-                "a function from a number to a batch, or have state_dict() and load_state_dict(), "
-                f"got {type(batches).__name__}"
-            )
-
-    def __next__(self) -> object:
-        """Return the next batch; at the end of the data begin again.
-
-        Raises:
-            ValueError: if there is nothing to begin with again.
-        """
-        self.drawn += 1
-        if self.numbered is not None:
-            return self.numbered(self.drawn - 1)
-        for _ in range(2):
-            if self.iterator is None:
-                self.iterator = iter(self.batches)
-            try:
-                return next(self.iterator)
-            except StopIteration:
-                self.iterator = None
-        raise ValueError(
-            f"batches gave {self.drawn - 1} and then no more: it must be possible to iterate over "
-            "them again, so pass a list or a loader and no generator"
-        )
-
-    def state_dict(self) -> dict[str, object]:
-        """Return the place."""
-        return {
-            "drawn": self.drawn,
-            "batches": self.batches.state_dict() if self.stateful else None,
-        }
-
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go to a place."""
-        self.drawn, self.iterator = state["drawn"], None
-        if self.stateful:
-            self.batches.load_state_dict(state["batches"])
-
-
-class Rates:
-    """The learning rates: a pure function of the step, a scheduler of PyTorch, or as they are.
-
-    Attributes:
-        groups: what the optimizer's groups were given, for comparison with those of a checkpoint.
-
-    Raises:
-        TypeError: if the schedule is neither a function nor a scheduler.
-
-    Explained in: chapters/11_training, section "A run that cannot be lost".
-    """
-
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        schedule: LRScheduler | Callable[[int], float] | None = None,
-    ):
-        """Note the learning rates to begin with."""
-        self.scheduler = schedule if isinstance(schedule, LRScheduler) else None
-        self.factor = None if self.scheduler is not None else schedule
-        if self.factor is not None and not callable(self.factor):
-            raise TypeError(
-                "schedule must be a function from the step to a factor or a scheduler, "
-                f"got {type(schedule).__name__}"
-            )
-        self.optimizer = optimizer
-        changing = ("params", "param_names", "lr")
-        self.groups = []
-        for group in optimizer.param_groups:
-            group.setdefault("initial_lr", group["lr"])
-            given = {name: _plain(x) for name, x in group.items() if name not in changing}
-            self.groups.append(given | {"parameters": len(group["params"])})
-
-    def set(self, step: int) -> None:
-        """Set the learning rates for a step, if they are a function of it."""
-        if self.factor is not None:
-            factor = self.factor(step)
-            for group in self.optimizer.param_groups:
-                group["lr"] = group["initial_lr"] * factor
-
-    def after(self) -> None:
-        """Let the scheduler, if there is one, know that a step was taken."""
-        if self.scheduler is not None:
-            self.scheduler.step()
-
-    def state_dict(self) -> dict[str, object]:
-        """Return where the scheduler is."""
-        return {} if self.scheduler is None else self.scheduler.state_dict()
-
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """Put the scheduler there."""
-        if self.scheduler is not None:
-            self.scheduler.load_state_dict(state)
-
-
-class Best:
-    """The weights that had the smallest loss so far, and for how long none was smaller.
-
-    Explained in: chapters/11_training, section "A run that cannot be lost".
-    """
-
-    def __init__(self, patience: int | None):
-        """Begin without any."""
-        self.patience, self.loss, self.step, self.waited = patience, None, None, 0
-        self.weights = {}
-
-    @property
-    def over(self) -> bool:
-        """Return whether patience is at its end."""
-        return self.patience is not None and self.waited >= self.patience
-
-    def see(self, step: int, loss: float, model: nn.Module) -> None:
-        """Compare the loss after some steps, and keep the weights if it is the smallest."""
-        if self.loss is None or loss < self.loss:
-            self.loss, self.step, self.waited = loss, step, 0
-            self.weights = {name: x.detach().clone() for name, x in model.state_dict().items()}
-        else:
-            self.waited += 1
-
-    def state_dict(self) -> dict[str, object]:
-        """Return all of it."""
-        return {name: value for name, value in vars(self).items() if name != "patience"}
-
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Take all of it over."""
-        vars(self).update(state)
+# What fit keeps beside the weights.
+STATE = ("optimizer", "history", "data", "schedule", "best", "random")
 
 
 class Ending:
@@ -265,17 +97,19 @@ class Saver:
         """Note where to write."""
         self.chosen, self.about, self.ranks = checkpointing, about, ranks
         self.folder = None if checkpointing is None else checkpointing.folder
-        self.saved = None
+        self.saved, self.hold = None, None
 
     def begin(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, object] | None:
-        """Load the last checkpoint, if there is one, and return the rest of it.
+        """Take hold of the folder, load the last checkpoint, if any, and return the rest of it.
 
         Raises:
+            BlockingIOError: if another training is writing into the folder.
             ValueError: if none is whole, it is of another run, or there is one and ``resume``
                 is off.
         """
         if self.folder is None:
             return None
+        self.hold = self._together(lambda: Hold(self.folder) if self._first else None)
         if not self.chosen.resume:
             if steps_in(self.folder):
                 raise ValueError(
@@ -293,6 +127,11 @@ class Saver:
         self.ranks.restore(model, optimizer, found.model, state.pop("optimizer"))
         self.saved = found.step
         return state
+
+    def end(self) -> None:
+        """Let go of the folder."""
+        if self.hold is not None:
+            self.hold.release()
 
     def save(
         self,
@@ -343,6 +182,9 @@ class Saver:
             for name in [*wanted, *(name for name in there if name not in wanted)]
             if there.get(name) != wanted.get(name)
         ]
+        missing = [name for name in STATE if name not in found.state]
+        if missing:
+            differing.append(f"it does not say {', '.join(missing)}")
         shapes = {name: tuple(x.shape) for name, x in model.state_dict().items()}
         kept = {name: tuple(x.shape) for name, x in found.model.items()}
         for name in [*shapes, *(name for name in kept if name not in shapes)]:
@@ -401,6 +243,19 @@ class Run:
         self.saver = Saver(checkpointing, about | settings, ranks)
         self.started = time.perf_counter()
 
+    def __enter__(self) -> "Run":
+        """Begin, as the only one that writes into the folder."""
+        try:
+            self.begin()
+        except BaseException:
+            self.saver.end()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let others write into the folder."""
+        self.saver.end()
+
     def begin(self) -> None:
         """Go to where the last checkpoint is, if there is one."""
         if saved := self.saver.begin(self.model, self.optimizer):
@@ -425,11 +280,18 @@ class Run:
         self.rates.after()
 
     def saw(self, found: Mapping[str, Mapping[str, object]], log: Log) -> None:
-        """Keep what was seen after the last step, and the weights if they are the best."""
+        """Keep what was seen after the last step, and the weights if they are the best.
+
+        Raises:
+            FloatingPointError: if the loss of the evaluation is not finite.
+        """
         done = len(self.history)
         for name, values in found.items():
             getattr(self.history, name).append({"after": done} | values)
             log.write(after=done, **values)
+        loss = found.get("evaluations", {}).get("loss", 0.0)
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"the loss of the evaluation {_lost(loss, done)}")
         if self.best.patience is not None:
             self.best.see(done, found["evaluations"]["loss"], self.model)
 
@@ -440,7 +302,16 @@ class Run:
         return done == steps or self.best.over or often
 
     def save(self) -> None:
-        """Write a checkpoint, if there is a folder."""
+        """Write a checkpoint, if there is a folder.
+
+        Raises:
+            FloatingPointError: if a weight is not finite; nothing is written.
+        """
+        done = len(self.history)
+        wrong = next((name for name, x in self.model.named_parameters() if not _finite(x)), None)
+        wrong = next((name for name in self.ranks.gather(wrong) if name is not None), None)
+        if wrong is not None:
+            raise FloatingPointError(f"a weight of {wrong} {_lost('not finite', done)}")
         self.history.seconds = self.seconds
         state = {
             "history": asdict(self.history),
@@ -449,7 +320,7 @@ class Run:
             "best": self.best.state_dict(),
             "random": self.ranks.gather(get_random()),
         }
-        self.saver.save(len(self.history), state, self.model, self.optimizer)
+        self.saver.save(done, state, self.model, self.optimizer)
 
     def end(self) -> History:
         """Go back to the best weights, where they were sought; return what was measured."""
@@ -461,32 +332,13 @@ class Run:
         return self.history
 
 
-def seed_all(seed: int) -> None:
-    """Seed the random numbers of Python, NumPy and PyTorch."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+def _finite(weight):
+    own = weight.to_local() if hasattr(weight, "to_local") else weight  # of one that was cut
+    return bool(own.isfinite().all())
 
 
-def get_random() -> dict[str, object]:
-    """Return where the random numbers of Python, NumPy and PyTorch are."""
-    on_gpu = torch.cuda.is_available()
-    return {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(),
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if on_gpu else [],
-    }
-
-
-def set_random(state: Mapping[str, object]) -> None:
-    """Put the random numbers there."""
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    torch.set_rng_state(state["torch"])
-    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda"])
-
-
-def _plain(value):
-    return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
+def _lost(value, done):
+    return (
+        f"is {value} after {done} steps; the last checkpoint, if there is one, is from before. A "
+        "smaller learning rate, a longer warm-up or clip= may help"
+    )

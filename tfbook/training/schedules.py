@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from tfbook._checks import check_number
+from tfbook._checks import check_choice, check_number
 
 __all__ = [
     "SCHEDULES",
@@ -291,8 +291,7 @@ def schedule(name: str, **choices: object) -> Callable[[int], float]:
 
     Explained in: chapters/11_training, section "The learning rate over time".
     """
-    if name not in SCHEDULES:
-        raise ValueError(f"name must be one of {', '.join(SCHEDULES)}, got {name!r}")
+    check_choice("name", name, SCHEDULES)
     chosen = partial(SCHEDULES[name], **choices)
     chosen(0)  # raises here what is wrong with the choices
     return chosen

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from tfbook._checks import check_bool, check_number
+from tfbook._checks import check_bool, check_list, check_module, check_number
 from tfbook.models import Residual, Stack
 
 __all__ = ["keep_layers", "layer_drop", "stochastic_depth"]
@@ -75,6 +75,9 @@ def keep_layers(stack: Stack, layers: Sequence[int]) -> Stack:
     Source: [fan2020reducing]
     Explained in: chapters/11_training, section "Leaving out whole layers".
     """
+    if not isinstance(stack, Stack):
+        raise TypeError(f"stack must be a Stack, got {type(stack).__name__}")
+    check_list("layers", layers)
     layers = list(layers)
     for number in layers:
         check_number("layers", number, 0, whole=True)
@@ -88,6 +91,7 @@ def keep_layers(stack: Stack, layers: Sequence[int]) -> Stack:
 
 
 def _stacks(model: nn.Module) -> list[Stack]:
+    check_module("model", model)
     found = [part for part in model.modules() if isinstance(part, Stack)]
     if not found:
         raise ValueError("model must have a Stack of blocks, got none")

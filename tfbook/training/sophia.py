@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from tfbook._checks import check_float, check_number
+from tfbook._checks import check_float, check_generator, check_list, check_number
 from tfbook.training.optimizers import CHECKS, Group, State, Written
 
 __all__ = ["Sophia", "gauss_newton_bartlett", "hutchinson"]
@@ -120,15 +120,18 @@ def hutchinson(
         One estimate for each parameter, of its shape.
 
     Raises:
-        ValueError: if the loss is not one number.
+        TypeError: if a parameter is no floating-point tensor.
+        ValueError: if the loss is not one number, has no graph, or there are no parameters.
 
     Cost: one more backward pass, through the backward pass.
 
     Source: [liu2024sophia]
     Explained in: chapters/11_training, section "Optimizers".
     """
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
+    check_float("loss", loss)
+    if loss.numel() != 1:
         raise ValueError(f"loss must be one number, got {loss!r}")
+    _check(parameters, generator, loss=loss)
     gradients = torch.autograd.grad(
         loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True
     )
@@ -164,7 +167,8 @@ def gauss_newton_bartlett(
         One estimate for each parameter, of its shape.
 
     Raises:
-        ValueError: if they have no dimension.
+        TypeError: if a parameter is no floating-point tensor.
+        ValueError: if logits have no dimension or no graph, or there are no parameters.
 
     Cost: one backward pass.
 
@@ -172,6 +176,7 @@ def gauss_newton_bartlett(
     Explained in: chapters/11_training, section "Optimizers".
     """
     check_float("logits", logits, min_dims=1)
+    _check(parameters, generator, logits=logits)
     rows = logits.flatten(0, -2) if logits.ndim > 1 else logits[None]  # (n, V)
     with torch.no_grad():
         labels = torch.multinomial(rows.softmax(-1), 1, generator=generator).squeeze(-1)
@@ -180,6 +185,17 @@ def gauss_newton_bartlett(
         loss, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
     )
     return [len(rows) * g.square() for g in gradients]
+
+
+def _check(parameters: object, generator: object, **output: Tensor) -> None:
+    """Raise unless there is a graph, and parameters that it can be followed to."""
+    check_list("parameters", parameters)
+    for each in parameters:
+        check_float("a parameter", each)
+    check_generator(generator)
+    ((name, value),) = output.items()
+    if not len(parameters) or not value.requires_grad:
+        raise ValueError(f"{name} must have a graph, and parameters must hold some to follow it to")
 
 
 def _signs(w: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -48,7 +48,11 @@ def check(
     name: one of `names()`.
     function: the function itself, not a call of it.
     time_limit: seconds of processor time for one call of the function. A loop without end can only
-        be stopped in the main thread on Linux and macOS; elsewhere, interrupt it by hand.
+        be stopped in the main thread on Linux and macOS; elsewhere, interrupt it by hand. A single
+        call that computes in C without an end, such as `sum(range(10**11))`, lets nothing in
+        between, Ctrl-C neither: Python looks for interruptions only between two of its own steps,
+        and a second process could not be given the names of your notebook. There, restart the
+        kernel.
     record: note a pass for `progress()`. The book's own solutions are checked without.
 
     Raises ValueError for a name that is not an exercise, TypeError for what cannot be called.

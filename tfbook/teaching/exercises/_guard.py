@@ -1,8 +1,12 @@
 """Calling the reader's function: with a time limit, on inputs of ours, and in readable words."""
 
+import builtins
+import copy
 import dis
 import inspect
+import math
 import os
+import random
 import re
 import signal
 import threading
@@ -17,6 +21,8 @@ import torch
 from tfbook.teaching.exercises._spec import Exercise, NotStarted, Wrong
 
 PATIENCE = 12  # a call that waits instead of computing may last so many times its limit
+# What an answer could change for whoever comes after it, the check itself among them.
+SHARED = (torch, torch.nn.functional, torch.linalg, torch.Tensor, math, random, builtins)
 
 
 class TooSlow(BaseException):
@@ -69,6 +75,37 @@ def time_limit(seconds: float) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, left, interval)
 
 
+class Shared:
+    """What is shared by all code: names of PyTorch, Python's functions; kept as they were."""
+
+    def __init__(self) -> None:
+        """Note what is there."""
+        self.kept = [(place, dict(vars(place))) for place in SHARED]
+
+    def restore(self) -> str:
+        """Put back what was changed, and return its name, or ""."""
+        changed = ""
+        for place, kept in self.kept:
+            now = vars(place)
+            if self._alike(now, kept):  # the usual case, and a fast one
+                continue
+            for name in [name for name, value in kept.items() if now.get(name) is not value]:
+                setattr(place, name, kept[name])
+                changed = f"{place.__name__}.{name}"
+            if isinstance(place, type):  # a module may load a part of itself, a class gets none
+                for name in set(now) - set(kept):
+                    delattr(place, name)
+                    changed = f"{place.__module__}.{place.__name__}.{name}"
+        return changed
+
+    @staticmethod
+    def _alike(now: Any, kept: dict[str, Any]) -> bool:
+        try:
+            return bool(now == kept)  # looks at values that are not the same object
+        except Exception:  # a tensor in the place of a function compares to no single answer
+            return False
+
+
 class Guarded:
     """The reader's function as the properties call it.
 
@@ -88,24 +125,36 @@ class Guarded:
         self.given = {name: _copy(value) for name, value in bound.items()}
         self.got = None
         self._match_signature(args, kwargs)
+        shared, changed = Shared(), ""
         try:
-            with time_limit(self.seconds):
-                result = self.function(*args, **kwargs)
+            try:
+                with time_limit(self.seconds):
+                    result = self.function(*args, **kwargs)
+            finally:
+                changed = shared.restore()
         except Wrong:  # from an input of ours that watches how it is used
             raise
         except (Exception, SystemExit, TooSlow) as error:
             self._explain(error)
+        if changed:
+            raise Wrong(
+                f"Your function replaced `{changed}`, which all other code uses too. It was put "
+                "back: give your own function a name of its own."
+            )
         if result is Ellipsis or (result is None and _does_nothing(self.function)):
             raise NotStarted
         if result is None:
             raise Wrong("Your function returned None. Is the `return` missing?")
         self.got = _copy(result)
         for name, value in bound.items():
-            if isinstance(value, torch.Tensor) and not _equal(value, self.given[name]):
+            if not _equal(value, self.given[name]):
+                how = "compute a new one, without `+=`, `[...] =` or methods that end in `_`."
+                if not isinstance(value, torch.Tensor):
+                    how = "build a new one, without `append`, `pop`, `sort`, `+=` or `[...] =`."
+                kind = "tensor" if isinstance(value, torch.Tensor) else type(value).__name__
                 raise Wrong(
                     f"Your function changed its input `{name}`. Whoever called it still needs "
-                    "that tensor: compute a new one, without `+=`, `[...] =` or methods that end "
-                    "in `_`.",
+                    f"that {kind}: {how}",
                     got=value, wanted=self.given[name],
                 )
         return result
@@ -142,11 +191,26 @@ class Guarded:
 
 
 def _copy(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+    """Return a copy of tensors and of plain lists, dictionaries and sets; all else is itself."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if type(value) in (list, tuple):
+        return type(value)(map(_copy, value))
+    if type(value) is dict:
+        return {name: _copy(each) for name, each in value.items()}
+    return copy.deepcopy(value) if isinstance(value, list | dict | set) else value
 
 
-def _equal(left: torch.Tensor, right: torch.Tensor) -> bool:
-    return left.shape == right.shape and torch.allclose(left, right, 0, 0, equal_nan=True)
+def _equal(left: Any, right: Any) -> bool:
+    """Tell whether a value is still as its copy."""
+    if isinstance(left, torch.Tensor):
+        return left.shape == right.shape and torch.allclose(left, right, 0, 0, equal_nan=True)
+    if type(left) in (list, tuple):
+        return len(left) == len(right) and all(map(_equal, left, right))
+    if type(left) is dict:
+        return list(left) == list(right) and all(map(_equal, left.values(), right.values()))
+    plain = isinstance(left, list | dict | set | int | float | str | bytes | None)
+    return left is right or not plain or bool(left == right)
 
 
 def _does_nothing(function: Callable[..., Any]) -> bool:

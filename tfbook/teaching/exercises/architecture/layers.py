@@ -46,6 +46,8 @@ def _norm_rows(normalise: Any) -> None:
         mistakes={
             "`eps` was added to σ. It belongs under the root, to the variance: √(σ² + eps).":
                 (centred / (variance.sqrt() + eps), centred / (unbiased.sqrt() + eps)),
+            "`eps` is an argument, and another number stands in its place.": tuple(
+                centred / (variance + fixed).sqrt() for fixed in (1e-5, 1e-3)),
             "`eps` was not used: a token whose features are all equal would be divided by 0.":
                 (centred / variance.sqrt(), centred / unbiased.sqrt()),
             "The variance was divided by D - 1. Layer normalisation takes the plain mean of the "

@@ -253,6 +253,37 @@ def _masked_gradients(attend: Any) -> None:
     )
 
 
+def _masked_extreme(attend: Any) -> None:
+    """Scores of any size do no harm, whether their keys are allowed or not."""
+    q, k, v = _qkv()
+    mask = torch.tensor(MASK[:1]).expand(2, 5)
+    for shift in (4000.0, -4000.0):  # one of them makes the score of a forbidden key the largest
+        far = k + shift * ~mask[0, :, None]
+        weights = torch.softmax(q @ far.T / math.sqrt(3), -1) * mask
+        late = weights / weights.sum(-1, keepdim=True)  # 0/0
+        expect(
+            attend(q, far, v, mask),
+            plain_attention(q, far, v, mask),
+            "A forbidden key with a large score changes what the allowed ones get.",
+            mistakes={
+                "The weights were masked after the softmax and made to sum to one again. Where a "
+                "forbidden key has a large score, nothing is left to share out, and 0/0 is NaN: "
+                "mask the scores before the softmax.": (late @ v, late.nan_to_num() @ v),
+            },
+        )
+    large = (1e5 * q @ k.T / math.sqrt(3)).exp() * mask
+    expect(
+        attend(1e5 * q, k, v, mask),
+        plain_attention(1e5 * q, k, v, mask),
+        "Scores of tens of thousands give something else than softmax attention.",
+        mistakes={
+            "The exponential of a large score overflows. Subtract the largest allowed score of "
+            "each row first, or let `torch.softmax` do it.":
+                large / large.sum(-1, keepdim=True) @ v,
+        },
+    )
+
+
 def _masked_batches(attend: Any) -> None:
     """Leading axes are batch axes, and one mask serves them all."""
     q, k, v = _qkv(2, 3)
@@ -269,7 +300,7 @@ MASKED_ATTENTION = Exercise(
     stub=masked_attention,
     properties=(
         _masked_open, _masked_some, _masked_influence, _masked_empty, _masked_gradients,
-        _masked_batches,
+        _masked_batches, _masked_extreme,
     ),
     hints=(
         "Which score gives a weight of exactly zero after the exponential?",

@@ -99,9 +99,7 @@ def _greedy_answer(
     given = {"prompt": kept, "max_new_tokens": count, "eos": eos}
     wanted = [*kept, *script]
     message = ""
-    if prompt != kept:
-        message = "Your function changed the list `prompt`. Start from a copy: `list(prompt)`."
-    elif isinstance(got, torch.Tensor):
+    if isinstance(got, torch.Tensor):
         message = "The result is a tensor. Return a list of ints."
     elif not isinstance(got, list):
         message = f"The result is a {type(got).__name__}. Return a list of ints."

@@ -29,15 +29,8 @@ def _length(gradients: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _clipped(clip: Any, gradients: list[torch.Tensor], limit: float) -> tuple[Any, Any]:
-    """Call the reader's function, and see that it leaves its list and the tensors alone."""
-    given = [g.clone() for g in gradients]
-    got = parts(clip(given, limit), "gradients", "length")
-    untouched = len(given) == len(gradients) and all(map(torch.equal, given, gradients))
-    if not untouched:
-        raise Wrong(
-            "Your function changed the gradients it was given. Return new ones.",
-            given={"gradients": gradients, "limit": limit}, got=given, wanted=gradients,
-        )
+    """Call the reader's function, and see that it returns a list and a length."""
+    got = parts(clip([g.clone() for g in gradients], limit), "gradients", "length")
     if not isinstance(got[0], list | tuple) or len(got[0]) != len(gradients):
         raise Wrong(
             "The first result is a list with one tensor for each gradient.", got=got[0],

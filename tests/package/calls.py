@@ -1,0 +1,226 @@
+"""Calls that are right, of functions whose docstrings have no example; the tests alter them."""
+
+import copy
+
+import torch
+
+from tfbook import (
+    attention,
+    costs,
+    data,
+    generation,
+    metrics,
+    models,
+    positions,
+    recurrent,
+    training,
+)
+
+# What may be anything: data that only the caller's own function reads, a state that only the model
+# knows, options of a variant, and how often something is to be done, however long that takes.
+ANYTHING = {
+    ("training.fit", "batches"),
+    ("training.fit", "steps"),
+    ("attention.register", "options"),
+    ("generation.generate", "state"),
+    ("generation.stream", "state"),
+    ("generation.score", "state"),
+    ("generation.beam_search", "state"),
+    ("generation.generate", "max_new_tokens"),
+    ("generation.stream", "max_new_tokens"),
+    ("generation.beam_search", "max_new_tokens"),
+    ("generation.speculative_generate", "max_new_tokens"),
+}
+# Steps between functions of the package, which get what was checked before them; and what works on
+# files and processes, whose faults have tests of their own.
+LEFT_OUT = {
+    "positions": "places_for check_base",
+    "attention": "restrict log_sum_exp mix multiply_shared at_least_float32 masked_scores "
+    "attend_explicit scores_of join_key_masks read_mask with_head_axis make_empty fill keep_heads "
+    "pack_torch unpack_torch attention_with",
+    "recurrent": "hidden gradient_norms",
+    "models": "initialise fold table make_stack",
+    "pretrained": "check_sha256 find_package check_package keep read_checkpoint read_gguf "
+    "read_safetensors config_from fill_model weights_from weights_to load load_directory",
+    "generation": "check_model check_room context_of device_of pad read_prompts read_stop "
+    "start_state stop_count check_sampling",
+    "training": "last_checkpoint read_checkpoint steps_in write_checkpoint new_folder read_json "
+    "write_bytes write_text get_random seed_all set_random check_finite mean_gradients "
+    "sum_gradients evaluating check_choices check_memory make_optimizer make_task check_data "
+    "check_empty lengthen load_run read_choices write_choices device_of move",
+    "data": "word_vectors",
+}
+LEFT_OUT = {f"{room}.{name}" for room, names in LEFT_OUT.items() for name in names.split()}
+
+
+def fresh(value):
+    """Return a value of which a call may change what it likes; what cannot be copied stays."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    try:
+        return copy.deepcopy(value)
+    except (RuntimeError, TypeError, ValueError):
+        return value
+
+
+def numbers(*shape):
+    return torch.randn(shape, generator=torch.manual_seed(0))
+
+
+def calls():
+    """Yield the name of each call, what is called, and its arguments."""
+    for room, made in ROOMS.items():
+        for name, function, args, kwargs in made():
+            yield f"{room}.{name}", function, args, kwargs
+
+
+def of(room, name, *args, **kwargs):
+    return name, getattr(room, name), args, kwargs
+
+
+def of_data():
+    yield of(data, "seeded", 3, 5)
+    yield of(data, "Windows", torch.arange(100), 4, batch_size=2, seed=0)
+    yield of(data, "Loader", "abcde", lambda g: [[0, 1], [2]], collate=list, seed=0)
+    yield of(data, "rows", torch.arange(8), 3)
+
+
+def of_costs():
+    sizes = {"m": 7, "batch": 2}
+    yield of(costs, "attention_flops_parts", 5, 12, 3, n_kv_heads=1, d_head=4, d_value=5, **sizes)
+    yield of(costs, "latent_flops", 5, 12, 3, d_latent=4)
+    yield of(costs, "latent_flops_parts", 5, 12, 3, d_latent=4, d_rope=2, d_head=4, **sizes)
+    yield of(costs, "latent_parameters", 12, 3, d_latent=4, d_rope=2, d_head=4, d_value=5)
+
+
+def of_metrics():
+    yield of(metrics, "perplexity", 100.0, 20)
+    yield of(metrics, "bits_per_byte", 100.0, 20)
+
+
+def of_positions():
+    yield of(positions, "shift_matrix", 3.0, 6, base=100.0)
+    yield of(positions, "interpolate_grid", numbers(3, 5, 2), 4, 7, mode="bilinear")
+    yield of(positions, "sinusoidal_encoding_2d", 3, 5, 8, base=100.0)
+    yield of(positions, "half_to_interleaved", numbers(3, 12), dim=-1, n_heads=3)
+    yield of(positions, "rotary_table", torch.arange(5), numbers(3).abs(), amplitude=1.5)
+    x = numbers(2, 5, 3)
+    yield of(positions, "transformer_xl_scores", x, x, numbers(5, 3), numbers(3), numbers(3))
+
+
+def of_attention():
+    q, k, v = numbers(2, 3, 5), numbers(2, 7, 5), numbers(2, 7, 11)
+    masked = {"mask": torch.ones(3, 7, dtype=torch.bool), "bias": numbers(3, 7), "scale": 0.5}
+    for name in ("attend", "attend_rows", "attend_online", "attend_sdpa"):
+        yield of(attention, name, q, k, v, causal=True, return_lse=True, **masked)
+    yield of(attention, "attend_rows", q, k, v, rows=2)
+    yield of(attention, "attend_online", q, k, v, rows=2, cols=3)
+    yield of(attention, "attend_topk", q, k, v, top=2, **masked)
+    yield of(attention, "dot_scores", q, k)
+    yield of(attention, "scaled_dot_scores", q, k, scale=0.5)
+    yield of(attention, "bilinear_scores", q, k, numbers(5, 5))
+    yield of(attention, "additive_scores", q, k, numbers(3, 5), numbers(3, 5), numbers(3))
+    yield of(attention, "soft_lookup", q, k, v, temperature=0.5, return_weights=True)
+    yield of(attention, "merge_partials", [v, v], [v[..., 0], v[..., 0]])
+    yield of(attention, "merge_heads", numbers(2, 3, 5, 7))
+    yield of(attention, "register", "of a test", attention.attend, lacks={}, parameters={})
+    yield of(attention, "MultiHeadAttention", 12, 3, n_kv_heads=1, d_head=4, bias=True)
+    heads = attention.MultiHeadAttention(12, 3)
+    mask = torch.ones(2, 1, 5, 5, dtype=torch.bool)
+    yield "MultiHeadAttention()", heads.forward, (numbers(2, 5, 12),), {"mask": mask}
+
+
+def of_recurrent():
+    x = numbers(2, 5, 3)
+    cell = recurrent.GRUCell(3, 4)
+    yield of(recurrent, "unroll", cell, x, mask=torch.ones(2, 5, dtype=torch.bool), truncate=2)
+    yield of(recurrent, "step_jacobians", cell, x)
+    yield of(recurrent, "jacobian_products", numbers(2, 5, 3, 3))
+
+
+def of_models():
+    yield of(models, "make_norm", "rms", 5, eps=1e-5)
+    ffn = models.FeedForward(5, 7)
+    up, _, down = models.to_conv1d(ffn)
+    yield of(models, "from_conv1d", up, down, kind="relu")
+    yield of(models, "to_conv1d", ffn)
+    yield of(models, "FeedForward", 5, 7, kind="relu", bias=True, dropout=0.1)
+    yield of(models, "LayerNorm", 5, eps=1e-5)
+    yield "FeedForward()", ffn.forward, (numbers(2, 3, 5),), {}
+    yield "LayerNorm()", models.LayerNorm(5).forward, (numbers(2, 3, 5),), {}
+    yield "RMSNorm()", models.RMSNorm(5).forward, (numbers(2, 3, 5),), {}
+    yield "DecoderOnly()", decoder().forward, (torch.arange(6).view(2, 3),), {}
+    layer = models.Layer(models.Attention(2), models.FFN(7))
+    yield of(models, "TransformerConfig", 13, 8, decoder=[layer] * 2, max_len=11)
+    yield of(models, "preset", "gpt2", n_layers=2, vocab_size=13)
+
+
+def decoder():
+    layer = models.Layer(models.Attention(2, position=models.Rotary()), models.FFN(7))
+    config = models.TransformerConfig(13, 8, decoder=[layer] * 2, max_len=11)
+    return models.build(config).eval()
+
+
+def of_generation():
+    table = generation.TableModel(numbers(5, 5))
+    yield of(generation, "make_generator", 3)
+    yield of(generation, "greedy", numbers(2, 5))
+    yield of(generation, "draw", numbers(2, 5), torch.tensor([0.2, 0.7]))
+    penalty = {"tokens": torch.tensor([[1, 2]]), "penalty": 2.0}
+    seen = torch.tensor([[True, False]])
+    yield of(generation, "repetition_penalty", numbers(1, 5), *penalty.values(), mask=seen)
+    yield of(generation, "Sampling", temperature=0.5, top_k=3, top_p=0.5, min_p=0.1)
+    yield of(generation, "generate", table, [1, 2], max_new_tokens=3, stop=[4], seed=1)
+    yield of(generation, "score", table, [0, 3, 1], context=2, stride=1)
+    yield of(generation, "perplexity", table, [0, 3, 1], context=2, stride=1)
+    beams = {"n_beams": 2, "max_new_tokens": 3, "length_penalty": 0.5, "stop": [4]}
+    yield of(generation, "beam_search", table, [1, 2], **beams)
+    guesses = {"max_new_tokens": 3, "n_draft": 2, "stop": [4], "seed": 1}
+    yield of(generation, "speculative_generate", table, table, [1, 2], **guesses)
+
+
+def of_training():
+    net, tokens = decoder(), torch.arange(6).view(2, 3)
+    yield of(training, "causal_loss", net, tokens, mask=tokens >= 0, label_smoothing=0.1)
+    logits, _ = net(tokens)
+    bartlett = {"generator": torch.Generator()}
+    yield of(training, "gauss_newton_bartlett", logits, list(net.head.parameters()), **bartlett)
+    logits = logits.detach()
+    counted = tokens >= 0
+    task = training.Example(tokens, tokens)
+    yield of(training, "masked_loss", lambda ids, **choices: net(ids)[0], task)
+    read = lambda source, target, **choices: net(target)[0]  # noqa: E731
+    yield of(training, "translation_loss", read, (tokens, tokens), pad_id=9, label_smoothing=0.1)
+    yield of(training, "distillation", logits, logits, temperature=2.0, mask=counted)
+    yield of(training, "cross_entropy", logits, tokens, label_smoothing=0.1)
+    yield of(training, "info_nce", numbers(3, 5), numbers(3, 5), temperature=0.1, symmetric=True)
+    drawn = {"generator": torch.Generator()}
+    yield of(training, "delete_tokens", [5, 6, 7], share=0.2, **drawn)
+    yield of(training, "infill", [5, 6, 7], mask_id=3, share=0.3, mean_length=2.0, **drawn)
+    masked = {"mask_id": 3, "vocab_size": 13, "special": [0], "share": 0.2}
+    yield of(training, "mask_tokens", tokens, **masked, **drawn)
+    yield of(training, "permute_sentences", [5, 1, 6, 1], end_id=1, **drawn)
+    yield of(training, "rotate", [5, 6, 7], **drawn)
+    yield of(training, "muon_groups", net, lr=0.1, adamw_lr=0.1, not_hidden=["head"])
+    yield of(training, "decay_groups", net, 0.1)
+    yield of(training, "keep_layers", net.stack, [0])
+    yield of(training, "layer_drop", net, 0.1)
+    yield of(training, "stochastic_depth", net, 0.1, growing=True)
+    yield of(training, "attention_entropy", net, tokens)
+    yield of(training, "Monitoring", evaluate=len, every=3, patience=2)
+    yield of(training, "Execution", accumulate=2, precision="float32")
+    yield of(training, "Checkpointing", "run", every=3, keep=2)
+    yield of(training, "choose_device", "cpu")
+
+
+ROOMS = {
+    "data": of_data,
+    "metrics": of_metrics,
+    "costs": of_costs,
+    "positions": of_positions,
+    "attention": of_attention,
+    "recurrent": of_recurrent,
+    "models": of_models,
+    "generation": of_generation,
+    "training": of_training,
+}

@@ -1,0 +1,10 @@
+"""The command line, `python -m tfbook`: what it understands, and what it does.
+
+Explained in: chapters/11_training, section "A run that cannot be lost".
+"""
+
+from tfbook.commands.arguments import ABOUT, languages, parser
+from tfbook.commands.measuring import bench, inspect
+from tfbook.commands.training import say, train
+
+__all__ = ["ABOUT", "languages", "parser", "say", "train", "bench", "inspect"]

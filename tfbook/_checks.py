@@ -52,6 +52,17 @@ def check_bool(name: str, value: object) -> None:
         raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
 
 
+def check_scale(name: str, value: object) -> None:
+    """Raise unless ``value`` is a positive number that float32 can multiply and divide by.
+
+    Raises:
+        TypeError: if it is no number.
+        ValueError: if it is not positive and finite, or products with it would overflow.
+    """
+    check_number(name, value, above=0)
+    check_number(name, value, 1e-18, 1e18)
+
+
 def check_list(name: str, value: object, *, sized: bool = True) -> None:
     """Raise TypeError unless ``value`` is a list or the like; a string and a mapping are none.
 
@@ -91,7 +102,7 @@ def check_callable(name: str, value: object) -> None:
 def check_dtype(value: object) -> None:
     """Raise TypeError unless ``value``, the argument ``dtype``, is a floating-point one or None."""
     if value is not None and not (isinstance(value, torch.dtype) and value.is_floating_point):
-        raise TypeError(f"dtype must be floating point, such as torch.float32, got {value!r}")
+        raise TypeError(f"dtype must be floating point, got {value!r}")
 
 
 def check_device(value: object) -> None:
@@ -489,7 +500,7 @@ def check_attention(
         check_same(q=q, bias=bias)
     check_bool("causal", causal)
     if scale is not None:
-        check_number("scale", scale, high=1e18, above=0)  # beyond, products overflow
+        check_scale("scale", scale)
 
 
 def _check_broadcasts(

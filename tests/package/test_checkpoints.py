@@ -10,7 +10,7 @@ import json
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tfbook import pretrained
@@ -718,6 +718,19 @@ def test_dropout_is_left_out(models, tmp_path):
     close(loaded(tokens(1, 5)), mine(tokens(1, 5)), 1e-6)
 
 
+OTHER_NUMBERS = {
+    "complex": lambda x: x.to(torch.complex64),
+    "integer": lambda x: x.long(),
+    "of no dimension": lambda x: x.sum(),
+}
+
+
+def change_a_weight(path, change):
+    weights = load_file(path)
+    name = next(name for name in weights if name.endswith("wte.weight"))
+    save_file(weights | {name: change(weights[name])}, path, metadata={"format": "pt"})
+
+
 def break_folder(folder, how):
     """Damage a saved folder in one way."""
     path = folder / "model.safetensors"
@@ -727,6 +740,15 @@ def break_folder(folder, how):
         (folder / "config.json").unlink()
     if how == "broken config":
         (folder / "config.json").write_text('{"model_type": "gp')
+    if how == "a deep config":
+        (folder / "config.json").write_text("[" * 200_000)
+    if how == "no text":
+        (folder / "config.json").write_bytes(b'{"model_type": "\xe9"}')
+    if how == "too many layers":
+        config = json.loads((folder / "config.json").read_text()) | {"n_layer": 10**9}
+        (folder / "config.json").write_text(json.dumps(config))
+    if how in OTHER_NUMBERS:
+        change_a_weight(path, OTHER_NUMBERS[how])
     if how == "a list":
         (folder / "config.json").write_text("[]")
     if how in ("no weights", "pickle"):
@@ -755,6 +777,12 @@ def break_folder(folder, how):
         ("no folder", FileNotFoundError, "there is no folder"),
         ("no config", FileNotFoundError, "holds no config.json"),
         ("broken config", ValueError, "config.json is damaged"),
+        ("a deep config", ValueError, "config.json is damaged: maximum recursion"),
+        ("no text", ValueError, "config.json is damaged: 'utf-8' codec"),
+        ("too many layers", ValueError, "n_layer must be from 1 to 10000"),
+        ("complex", ValueError, "wte.weight must be floating point, got torch.complex64"),
+        ("integer", ValueError, "wte.weight must be floating point, got torch.int64"),
+        ("of no dimension", ValueError, "wte.weight must become .*, got one number"),
         ("a list", ValueError, "must hold a JSON object, got list"),
         ("no weights", FileNotFoundError, "holds no model.safetensors"),
         ("pickle", FileNotFoundError, "only pytorch_model.bin: a pickle, .*not read here"),

@@ -375,7 +375,7 @@ CHOICES = {
         "hold layers, got i",
     ),
     "mixer": (lambda m: m.Layer("attention", m.FFN(5)), TypeError, "mixer must be a description"),
-    "norm": (lambda m: m.Norm("batch"), ValueError, "norm kind must be one of 'layer', 'rms'"),
+    "norm": (lambda m: m.Norm("batch"), ValueError, "norm kind must be one of layer, rms"),
     "no norm": (lambda m: one(m, norm="rms"), TypeError, "norm must be a Norm, got str"),
     "place": (lambda m: one(m, place="mid"), ValueError, "place must be one of"),
     "ffn": (lambda m: m.FFN(5, "swish"), ValueError, "ffn kind must be one of"),
@@ -517,7 +517,7 @@ CHOICES = {
         ValueError,
         "multiplier must be finite and above 0",
     ),
-    "scale": (lambda m: m.Tokens(scale="d"), ValueError, "embedding_scale must be one of 'sqrt"),
+    "scale": (lambda m: m.Tokens(scale="d"), ValueError, "embedding_scale must be one of sqrt"),
     "patches": (
         lambda m: one(m, embedding=(8, 2)),
         TypeError,

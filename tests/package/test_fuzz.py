@@ -28,6 +28,7 @@ import pytest
 import torch
 
 import tfbook
+from tfbook import attention, data, generation, models, positions, pretrained, training
 
 ROOMS = (
     "data metrics costs positions attention recurrent models pretrained generation training".split()
@@ -231,6 +232,51 @@ def shown(value):
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} of shape {tuple(value.shape)}"
     return repr(value)[:40]
+
+
+TABLE = generation.TableModel(torch.zeros(5, 5))
+# Calls that were answered wrongly once, or ended the process.
+KNOWN = {
+    "ids must be from 0 to 4": lambda: generation.perplexity(TABLE, [0, 3, 5]),
+    "ids must be from 0 to 4, got -1": lambda: generation.score(TABLE, [[0, 3, -1], [0, 1, 2]]),
+    "tokens must be from 0 to 4": lambda: generation.repetition_penalty(
+        torch.zeros(1, 5), torch.tensor([[7]]), 2.0
+    ),
+    "d_model must be at least 1": lambda: models.feed_forward_parameters(-1, 7),
+    "n_heads must be an integer": lambda: attention.kept_groups([0], math.nan, 2),
+    "dtype must be floating": lambda: positions.sinusoidal_encoding(3, 4, dtype=math.nan),
+    "not_hidden must be a list": lambda: training.muon_groups(
+        calls.decoder(), lr=0.1, adamw_lr=0.1, not_hidden="stack"
+    ),
+    "fn must be a function": lambda: attention.register("zz", 3),
+    "at least one token": lambda: generation.greedy(torch.zeros(1, 0)),
+    "x and the weights must have the same dtype": lambda: models.FeedForward(5, 7)(
+        torch.zeros(2, 5).double()
+    ),
+    "x and the weights must have the": lambda: models.LayerNorm(5)(torch.zeros(2, 5).double()),
+    "uniform must be from 0": lambda: generation.draw(torch.zeros(1, 5), torch.tensor([math.nan])),
+    "row 0 of the logits": lambda: generation.draw(
+        torch.full((1, 5), math.nan), torch.tensor([0.5])
+    ),
+    "scale must be from 1e-18": lambda: attention.attend(*torch.ones(3, 2, 5), scale=1e308),
+    "n_layer must be from 1 to 10000": lambda: pretrained.config_from(
+        {"model_type": "gpt2", "n_layer": 10**9}
+    ),
+}
+
+
+@pytest.mark.untyped
+@pytest.mark.parametrize("message", KNOWN)
+def test_what_was_wrong_once_is_refused(message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        KNOWN[message]()
+
+
+def test_a_vocabulary_larger_than_the_text_can_fill_is_as_large_as_it_can():
+    texts = ["low low low lower lower newest"]
+    few = data.byte_pair_tokenizer(texts, vocab_size=500)
+    for size in (10**10, 2**62, 2**70):
+        assert data.byte_pair_tokenizer(texts, vocab_size=size).to_str() == few.to_str()
 
 
 @pytest.mark.untyped

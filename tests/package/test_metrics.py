@@ -473,7 +473,7 @@ def test_unknown_settings_are_refused():
     for name, value in (("tokenize", "intl"), ("smooth", "add-k")):
         with pytest.raises(ValueError, match=f"{name} must be .*got {value!r}"):
             bleu(["a"], ["a"], **{name: value})
-    with pytest.raises(ValueError, match="max_order must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="max_order must be from 1 to 1000, got 0"):
         bleu(["a"], ["a"], max_order=0)
     with pytest.raises(ValueError, match="beta must be finite and above 0"):
         chrf(["a"], ["a"], beta=0)

@@ -16,8 +16,8 @@ from tfbook._checks import (
     check_bool,
     check_float,
     check_mask,
-    check_number,
     check_same,
+    check_scale,
     check_shape,
 )
 from tfbook.attention.masks import causal_mask
@@ -67,7 +67,7 @@ def scaled_dot_scores(
     _check_pair(q, k, same_depth=True)
     if scale is None:
         scale = max(q.shape[-1], 1) ** -0.5
-    check_number("scale", scale, high=1e18, above=0)
+    check_scale("scale", scale)
     return dot_scores(at_least_float32(q) * scale, at_least_float32(k))  # (..., n, m)
 
 
@@ -234,7 +234,7 @@ def masked_softmax(
 
     Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
     """
-    check_number("temperature", temperature, 1e-18, 1e18)
+    check_scale("temperature", temperature)
     scores, empty = _without_empty_rows(restrict(scores, mask=mask))
     if temperature != 1.0:
         scores = scores / temperature

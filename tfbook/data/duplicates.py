@@ -97,7 +97,8 @@ def minhash(items: Iterable[str], n_hashes: int = 128, *, seed: int = 0) -> np.n
     """
     check_number("n_hashes", n_hashes, 1, 2**20, whole=True)
     check_number("seed", seed, 0, whole=True)
-    check_list("items", items, sized=False)
+    if not isinstance(items, str):  # which is its characters
+        check_list("items", items, sized=False)
     digests = [_digest(item) for item in items]
     signature = np.full(n_hashes, PRIME, dtype=np.uint64)
     if not digests:

@@ -356,11 +356,11 @@ def read_stop(stop: Stop) -> Callable[[list[int]], bool]:
     if callable(stop):
         return lambda new: bool(stop(new))
     if not _is_id(stop):
-        _check_stop("stop", stop)
+        _check_stop(stop)
     endings = []
     for item in [stop] if _is_id(stop) else stop:
         ending = [item] if _is_id(item) else item
-        _check_stop("an ending of stop", ending)
+        _check_stop(ending)
         if not all(_is_id(i) for i in ending):
             raise TypeError(f"stop must hold ids or sequences of ids, got {item!r}")
         if not len(ending):
@@ -390,11 +390,9 @@ def pad(
     return ids, mask.to(device)
 
 
-def _check_stop(name: str, value: object) -> None:
+def _check_stop(value: object) -> None:
     if isinstance(value, str) or not isinstance(value, Sequence | Set):
-        raise TypeError(
-            f"{name} must be an id, or a sequence of ids, got {value!r}; or stop a function"
-        )
+        raise TypeError(f"stop must hold ids or sequences of ids, got {value!r}")
 
 
 def _is_id(item: object) -> bool:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfbook._checks import check_bool, check_number
+from tfbook._checks import check_bool, check_number, check_scale
 
 __all__ = [
     "Bleu",
@@ -195,7 +195,7 @@ def chrf(
     """
     check_number("char_order", char_order, 1, 1000, whole=True)
     check_number("word_order", word_order, 0, 1000, whole=True)
-    check_number("beta", beta, high=1e9, above=0)
+    check_scale("beta", beta)
     for name, flag in (("lowercase", lowercase), ("whitespace", whitespace), ("smooth", smooth)):
         check_bool(name, flag)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tfbook._checks import check_choice
+from tfbook._checks import check_choice, check_number
 from tfbook.models import GATES, Rotary, TransformerConfig, build
 from tfbook.positions import half_to_interleaved, interleaved_to_half
 from tfbook.pretrained.families import FAMILIES
@@ -27,6 +27,9 @@ __all__ = ["config_from", "family_of", "fill_model", "weights_from", "weights_to
 
 Settings = Mapping[str, object]
 StateDict = dict[str, Tensor]
+
+# What a list of layers is made of; a number from a damaged file would fill the memory.
+COUNTS = {"num_hidden_layers", "num_layers", "num_decoder_layers", "n_layer", "n_layers"}
 
 
 def family_of(settings: Settings) -> str:
@@ -61,11 +64,16 @@ def config_from(
         weights: the named tensors that belong to it.
 
     Raises:
-        ValueError: for another family, a missing entry, or a choice that is not known here.
+        TypeError: if a number of layers is no integer.
+        ValueError: for another family, a missing entry, a number of layers out of its bounds, or a
+            choice that is not known here.
 
     Explained in: chapters/05_architecture, section "Two real models".
     """
     family = family_of(settings)
+    for name in COUNTS & set(settings):
+        if settings[name] is not None:
+            check_number(name, settings[name], 1, 10_000, whole=True)
     try:
         return FAMILIES[family].config(settings, weights)
     except KeyError as error:
@@ -106,6 +114,10 @@ def _rename(weights, shapes, config, family):
         if name not in theirs:
             raise ValueError(f"the checkpoint has no tensor {name}, which becomes {ours}")
         used.add(name)
+        if not theirs[name].is_floating_point():
+            raise ValueError(f"{name} must be floating point, got {theirs[name].dtype}")
+        if theirs[name].ndim < 1:
+            raise ValueError(f"{name} must become {ours} of shape {tuple(shape)}, got one number")
         value = _arrange(theirs[name], ours, shape, know, part, config)
         if value is None or value.shape != shape:
             raise ValueError(

@@ -281,7 +281,7 @@ def read_checkpoint(folder: Path) -> tuple[StateDict, Texts]:
     for name, needed in (("config", True), ("tokenizer", False)):
         path = folder / f"{name}.json"
         if path.is_file():
-            texts[name] = path.read_text(encoding="utf-8")
+            texts[name] = _text(path)
             _json(path.name, texts[name])
         elif needed:
             raise FileNotFoundError(f"{folder} holds no {path.name}")
@@ -289,7 +289,7 @@ def read_checkpoint(folder: Path) -> tuple[StateDict, Texts]:
     if (folder / "model.safetensors").is_file():
         files = ["model.safetensors"]
     elif index.is_file():
-        names = _json(index.name, index.read_text(encoding="utf-8")).get("weight_map")
+        names = _json(index.name, _text(index)).get("weight_map")
         if not isinstance(names, dict):
             raise ValueError(f"{index.name} must hold a weight_map")
         files = sorted(set(names.values()))
@@ -312,10 +312,17 @@ def read_checkpoint(folder: Path) -> tuple[StateDict, Texts]:
     return weights, texts
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path.name} is damaged: {error}") from None
+
+
 def _json(name: str, text: str) -> dict[str, object]:
     try:
         found = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{name} is damaged: {error}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{name} must hold a JSON object, got {type(found).__name__}")

@@ -24,6 +24,7 @@ from tfbook._checks import (
     check_ids,
     check_number,
     check_same,
+    check_scale,
     check_shape,
     check_tensor,
     check_token_mask,
@@ -190,7 +191,7 @@ def info_nce(
     if a.ndim != 2 or a.shape != b.shape:
         raise ValueError(f"a and b must be (B, D), got {tuple(a.shape)} and {tuple(b.shape)}")
     check_same(a=a, b=b)
-    check_number("temperature", temperature, 1e-9, 1e9)
+    check_scale("temperature", temperature)
     check_bool("symmetric", symmetric)
     scores = functional.normalize(a, dim=-1) @ functional.normalize(b, dim=-1).mT / temperature
     partners = torch.arange(len(a), device=a.device)
@@ -235,7 +236,7 @@ def distillation(
     check_float("teacher", teacher)
     check_shape("teacher", teacher, student.shape, "the student's")
     check_same(student=student, teacher=teacher)
-    check_number("temperature", temperature, 1e-9, 1e9)
+    check_scale("temperature", temperature)
     log_p = (teacher.detach() / temperature).log_softmax(-1)  # (..., V)
     log_q = (student / temperature).log_softmax(-1)
     cut = log_p == -math.inf  # 0 · −∞ would be NaN, in the gradient too

@@ -105,11 +105,11 @@ def test_what_was_trained_is_opened_as_a_pretrained_model(lm, tmp_path, capsys):
     folder, _ = lm("mine", "--steps", "3")
     mine = load_directory(folder)
     assert isinstance(mine, Pretrained) and mine.name == "mine" and not mine.model.training
-    assert mine.decode(mine.encode(TEXT)[0].tolist()) == TEXT
+    assert mine.decode(mine.encode(TEXT[:13])[0].tolist()) == TEXT[:13]
     capsys.readouterr()
-    write = ("generate", folder, "--prompt", "It is", "--tokens", 11, "--temperature", 0)
+    write = ("generate", folder, "--prompt", "It is", "--tokens", 8, "--temperature", 0)
     assert run(*write) == 0
-    found = generate(mine, "It is", max_new_tokens=11)
+    found = generate(mine, "It is", max_new_tokens=8)
     assert capsys.readouterr().out == "It is" + mine.decode(found.tokens[0]) + "\n"
     assert load_directory(folder, dtype=torch.bfloat16).model.embed.weight.dtype == torch.bfloat16
     with pytest.raises(ValueError, match="made of the 24 characters that the model knows"):
@@ -167,7 +167,8 @@ def test_any_preset_is_looked_at(capsys):
 def test_the_machine_is_measured(monkeypatch, capsys):
     threads, clock = torch.get_num_threads(), itertools.count()
     # Every look at the clock takes a second: one between beginning and end, so three in all.
-    monkeypatch.setattr("tfbook.commands.measuring.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    ticking = SimpleNamespace(perf_counter=lambda: next(clock))
+    monkeypatch.setattr("tfbook.commands.measuring.time", ticking)
     assert run("bench", "--seconds", 2) == 0
     assert torch.get_num_threads() == threads
     lines = capsys.readouterr().out.splitlines()[1:]

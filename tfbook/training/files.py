@@ -8,6 +8,7 @@ Explained in: chapters/11_training, section "A run that cannot be lost".
 
 import json
 import os
+import re
 import secrets
 from contextlib import suppress
 from pathlib import Path
@@ -100,6 +101,10 @@ def write_text(path: Path, text: str) -> None:
 
     Explained in: chapters/11_training, section "A run that cannot be lost".
     """
+    left_over = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}")
+    for beside in path.parent.iterdir():  # of a process that was killed here
+        if left_over.fullmatch(beside.name):
+            beside.unlink()
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         write_bytes(new, text.encode("utf-8"))

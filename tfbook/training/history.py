@@ -88,8 +88,10 @@ class Log:
             return
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        entries = _entries(path)
-        write_text(path, "".join(line for line, after in entries if after <= step))
+        entries, content = _entries(path)
+        kept = "".join(line for line, after in entries if after <= step)
+        if kept.encode("utf-8") != content:
+            write_text(path, kept)
         self.file = path.open("a", encoding="utf-8", buffering=1)  # a line at a time
 
     def write(self, **entry: object) -> None:
@@ -108,7 +110,7 @@ class Log:
 
 
 def _entries(path):
-    """Return the whole lines of a log, each with the number of steps after which it was true."""
+    """Return the lines of a log, each with the steps before it, and all that is in the file."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise FileExistsError(f"log must be a file of its own, got a link or folder: {path}")
     content = path.read_bytes() if path.exists() else b""
@@ -117,7 +119,7 @@ def _entries(path):
     # A line or two may be damaged; where most say something else, it is somebody's file.
     if len(lines) > 2 * len(found) and not content.startswith(b'{"step": '):
         raise FileExistsError(f"log must be a new file or the log of a run, got {path}")
-    return found
+    return found, content
 
 
 def _entry(line):

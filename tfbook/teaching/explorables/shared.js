@@ -33,9 +33,8 @@ const SUPERSCRIPT = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 export function show(x, digits = 3) {
   if (x === -Infinity) return "−inf";
   if (x !== 0 && Math.abs(x) < 0.5 * 10 ** -digits && digits > 2) {
-    const power = Math.floor(Math.log10(Math.abs(x)));
-    const lead = (x / 10 ** power).toFixed(0);
-    const raised = [...String(-power)].map((c) => SUPERSCRIPT[c]).join("");
+    const [lead, power] = x.toExponential(0).split("e-");
+    const raised = [...power].map((c) => SUPERSCRIPT[c]).join("");
     return `${lead === "1" ? "" : lead + "·"}10⁻${raised}`.replace("-", "−");
   }
   const text = x.toFixed(digits);

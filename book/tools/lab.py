@@ -149,7 +149,7 @@ def questions() -> dict[str, str]:
     text = (ROOT / "book" / "welcome.md").read_text(encoding="utf-8")
     chapters = re.findall(r"(?m)^(\d\d_\w+): (.*)$", text)
     labs = re.findall(r"chapters/((?:lab|project)_\w+)(?:\.ipynb)?[>)]`?: *(.*)", text)
-    return {name: line.replace("|", "\\|") for name, line in chapters + labs}
+    return {name: line[:1].upper() + line[1:].replace("|", "\\|") for name, line in chapters + labs}
 
 
 def options(root: Path, work: Path) -> list[str]:

@@ -31,6 +31,10 @@ FLAGS = [
     "--disable-component-update",
     "--disable-extensions",
     "--no-first-run",
+    # Each page would come with processes of its own for the browser's panels. The flag replaces the
+    # one that Playwright gives, so what matters of that stands here again.
+    "--disable-features=PreloadTopChromeWebUI,HttpsUpgrades,HttpsFirstBalancedModeAutoEnable,"
+    "LensOverlay,MediaRouter,OptimizationHints,PaintHolding,Translate",
     # No name leads anywhere: whatever a page asks of another host fails, and is noted.
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
 ]

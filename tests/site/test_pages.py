@@ -106,10 +106,10 @@ MARK = """(theme) => {
   }
   return seen.size;
 }"""
-# Two thirds of a chapter's elements are the coloured words of its code: a class and a text each.
+# Most elements are the coloured words of code and of signatures: a class and a text each.
 # What is not marked of them becomes plain text before axe looks at all but the colours.
 PLAIN_CODE = """() => {
-  for (const e of document.querySelectorAll('pre span:not([data-marked])'))
+  for (const e of document.querySelectorAll(':is(pre, dt.sig) span:not([data-marked])'))
     if (!e.querySelector('[data-marked]') && [...e.attributes].every((a) => a.name === 'class'))
       e.replaceWith(...e.childNodes);
 }"""

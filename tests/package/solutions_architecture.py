@@ -912,6 +912,19 @@ def spans_by_id(tokens, noise, sentinels, right):
     return spans_merged(tokens, cut, sentinels, 0)
 
 
+@wrong("span-corruption", "The first token was taken to go on with a span at the end")
+def spans_rolled(tokens, noise, sentinels):
+    begins = noise & ~noise.roll(1)
+    inputs, targets, used = [], [], 0
+    for token, cut, first in zip(tokens, noise, begins, strict=True):
+        if first:
+            inputs.append(sentinels[used])
+            targets.append(sentinels[used])
+            used += 1
+        (targets if cut else inputs).append(token)
+    return torch.stack(inputs), torch.stack([*targets, sentinels[used]])
+
+
 @wrong("span-corruption", "the two results are exchanged")
 def spans_exchanged(tokens, noise, sentinels):
     return spans_in_a_loop(tokens, noise, sentinels)[::-1]

@@ -645,9 +645,9 @@ def backward_of_two(q, k, v, grad_output):
 
 @wrong("attention-backward", "at your line")
 def backward_without_batch(q, k, v, grad_output):
-    a = (q @ k.T / math.sqrt(q.shape[-1])).softmax(-1)
-    grad_s = softmax_backward(a, grad_output @ v.T) / math.sqrt(q.shape[-1])
-    return grad_s @ k, grad_s.T @ q, a.T @ grad_output
+    a = (q @ k.t() / math.sqrt(q.shape[-1])).softmax(-1)
+    grad_s = softmax_backward(a, grad_output @ v.t()) / math.sqrt(q.shape[-1])
+    return grad_s @ k, grad_s.t() @ q, a.t() @ grad_output
 
 
 @wrong("attention-backward", "Autograd was used")

@@ -115,6 +115,13 @@ def nucleus_scatter(logits, p):
     return logits.masked_fill(cut.scatter(-1, places, cut), -math.inf)
 
 
+@wrong("nucleus", "The most likely token was cut: the mask was moved by `roll`")
+def nucleus_rolled(logits, p):
+    ordered, places = logits.softmax(-1).sort(dim=-1, descending=True)
+    cut = (ordered.cumsum(-1) >= p).roll(1, -1)
+    return logits.masked_fill(cut.scatter(-1, places, cut), -math.inf)
+
+
 @right("nucleus")
 def nucleus_rising(logits, p):
     ordered, places = logits.softmax(-1).sort(dim=-1)
@@ -343,6 +350,13 @@ def pad_order(prompts, pad):
     return tokens, positions, mask
 
 
+@wrong("left-padding", "emptied its input `prompts`")
+def pad_emptying(prompts, pad):
+    results = pad_gaps(prompts, pad)
+    prompts.clear()
+    return results
+
+
 @wrong("left-padding", "changed its input")
 def pad_in_place(prompts, pad):
     results = pad_gaps(prompts, pad)
@@ -503,6 +517,13 @@ def loop_with_gradients(model, prompt, count, eos):
     return [*prompt, model(torch.tensor([prompt]))[0, -1].argmax().item()]
 
 
+@wrong("greedy-loop", "took 1 of 3 entries out of its input `prompt`")
+def loop_pops(model, prompt, count, eos):
+    given = [*prompt]
+    prompt.pop(0)
+    return loop_while(model, given, count, eos)
+
+
 @wrong("greedy-loop", "changed its input")
 @torch.no_grad()
 def loop_in_place(model, prompt, count, eos):
@@ -655,6 +676,12 @@ def step_values_in_front(q, k, v, past_k, past_v):
     return z, keys, torch.cat([v, past_v], 2)
 
 
+@wrong("cached-step", "in another order: return your second, then your third, then your first")
+def step_result_last(*case):
+    result, keys, values = step_tril(*case)
+    return values, result, keys
+
+
 @wrong("cached-step", "Keys and values are exchanged")
 def step_exchanged(q, k, v, past_k, past_v):
     z, keys, values = step_tril(q, k, v, past_k, past_v)
@@ -758,6 +785,11 @@ def beam_probabilities(*case):
 def beam_by_k(*case):
     best = table(*case).flatten().topk(len(case[0]))
     return best.values, best.indices // len(case[0]), best.indices % len(case[0])
+
+
+@wrong("beam-step", "in another order: return your third, then your second, then your first")
+def beam_reversed(*case):
+    return beam_flat(*case)[::-1]
 
 
 @wrong("beam-step", "Hypothesis and token are exchanged")

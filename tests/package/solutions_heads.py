@@ -311,6 +311,11 @@ def parameters_shared_keys(d_model, n_heads, n_kv_heads, d_head, bias):
     return d_model * d_head * (3 * n_heads + n_kv_heads)
 
 
+@wrong("count-parameters", "with one entry. Is there a comma behind")
+def parameters_comma(d_model, n_heads, n_kv_heads, d_head, bias):
+    return (parameters_formula(d_model, n_heads, n_kv_heads, d_head, bias),)
+
+
 @wrong("count-parameters", "The biases are missing")
 def parameters_unbiased(d_model, n_heads, n_kv_heads, d_head, bias):
     return parameters_formula(d_model, n_heads, n_kv_heads, d_head, False)
@@ -573,6 +578,16 @@ def change(**changes):
         return tuple(result.values())
 
     return prune
+
+
+@wrong("prune-heads", "return your fourth, then your third, then your second, then your first")
+def prune_reversed(*case):
+    return prune_chunks(*case)[::-1]
+
+
+@wrong("prune-heads", "emptied its input `keep`")
+def prune_popping(w_q, w_k, w_v, w_o, n_heads, keep):
+    return prune_chunks(w_q, w_k, w_v, w_o, n_heads, [keep.pop(0) for _ in [*keep]])
 
 
 @wrong("prune-heads", "The listed heads were removed")

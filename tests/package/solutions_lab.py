@@ -102,6 +102,11 @@ def split_shuffles(text, valid, test):
     return split_slices("".join(text[i] for i in order), valid, test)
 
 
+@wrong("lab-split", "in another order: return your third, then your second, then your first")
+def split_reversed(text, valid, test):
+    return split_slices(text, valid, test)[::-1]
+
+
 @wrong("lab-split", "Return a tuple")
 def split_list(text, valid, test):
     return list(split_slices(text, valid, test))
@@ -191,6 +196,11 @@ def vocabulary_counts_up(text):
     return encode, lambda ids: text
 
 
+@wrong("lab-vocabulary", "The two results are exchanged")
+def vocabulary_exchanged(text):
+    return vocabulary_places(text)[::-1]
+
+
 @wrong("lab-vocabulary", "Capitals were turned")
 def vocabulary_lower(text):
     return make(sorted(set(text.lower())), tidy=str.lower)
@@ -252,6 +262,11 @@ def ngram_counters(train, held, n, v, alpha):
     pieces = [held[i : i + n] for i in range(len(held) - n + 1)]
     logs = [math.log2((both[p] + alpha) / (before[p[:-1]] + alpha * v)) for p in pieces]
     return -sum(logs) / len(logs)
+
+
+@wrong("lab-ngram", "The first character was predicted from the last one")
+def ngram_around(train, held, n, v, alpha):
+    return ngram_counters(train, held[-1] + held, n, v, alpha)
 
 
 @right("lab-ngram")
@@ -394,9 +409,14 @@ def batch_copies(*case):
     return rows[:, :-1], rows[:, :-1]
 
 
+@wrong("lab-batch", "The two results are exchanged")
+def batch_exchanged(*case):
+    return batch_offsets(*case)[::-1]
+
+
 @wrong("lab-batch", "The targets are the characters before")
 def batch_backwards(*case):
-    rows = drawn(*case)
+    rows = drawn(*case, low=1)
     return rows[:, 1:], rows[:, :-1]
 
 
@@ -986,6 +1006,26 @@ def mean_bits(found):
 @right("lab-evaluate")
 def evaluate_windows(*case):
     return mean_bits(judged(*case))
+
+
+def evaluate_around(ids, context, targets, model):
+    was = model.training
+    model.eval()
+    with torch.no_grad():
+        logits = torch.cat([model(piece[None])[0] for piece in ids.split(context)])
+    model.train(was)
+    return F.cross_entropy(logits, targets).item() / math.log(2)
+
+
+@wrong("lab-evaluate", "the last character of the text was to predict the first one")
+def evaluate_rolled(model, ids, context):
+    return evaluate_around(ids, context, ids.roll(-1), model)
+
+
+@wrong("lab-evaluate", "The shift goes around in each window")
+def evaluate_rolled_windows(model, ids, context):
+    targets = torch.cat([piece.roll(-1) for piece in ids.split(context)])
+    return evaluate_around(ids, context, targets, model)
 
 
 @right("lab-evaluate")

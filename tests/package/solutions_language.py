@@ -134,6 +134,13 @@ def bigram_bincount(tokens, vocab, weight):
     return torch.where(totals > 0, mixed, alone)
 
 
+@wrong("interpolated-bigram", "The last token was counted before the first")
+def bigram_ring(tokens, vocab, weight):
+    counts = pairs(torch.cat([tokens, tokens[:1]]), vocab)
+    shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
+    return weight * shares + (1 - weight) * single(tokens, vocab)
+
+
 @right("interpolated-bigram")
 def bigram_loop(tokens, vocab, weight):
     ids = tokens.tolist()
@@ -573,6 +580,25 @@ def step_characters(words):
     return pair, merged
 
 
+@wrong("byte-pair-step", "The two results are exchanged")
+def step_exchanged(words):
+    return step_walk(words)[::-1]
+
+
+@wrong("byte-pair-step", "This is the pair alone")
+def step_pair_alone(words):
+    return step_walk(words)[0]
+
+
+@wrong("byte-pair-step", "the last token of each word was counted before its first")
+def step_ring(words):
+    counts = count_pairs(words)
+    for word, times in words.items():
+        counts[word[-1], word[0]] += times
+    pair = best(counts)
+    return pair, {join(word, pair): times for word, times in words.items()}
+
+
 @wrong("byte-pair-step", "changed its input")
 def step_in_place(words):
     pair = best(count_pairs(words))
@@ -707,7 +733,12 @@ def cut_tuple(word, merges):
     return tuple(cut_by_rank(word, merges))
 
 
-@wrong("apply-merges", "changed its input `merges`")
+@wrong("apply-merges", "with one entry. Is there a comma behind")
+def cut_with_a_comma(word, merges):
+    return (cut_by_rank(word, merges),)
+
+
+@wrong("apply-merges", "emptied its input `merges`")
 def cut_popping(word, merges):
     tokens = tuple(word)
     while merges:
@@ -869,6 +900,22 @@ def bleu_three(hypotheses, references, max_order):
     return bleu(hypotheses, references, min(max_order, 3))
 
 
+@wrong("corpus-bleu", "go on from the end of a sentence at its beginning")
+def bleu_ring(hypotheses, references, max_order):
+    logs = []
+    for n in range(1, max_order + 1):
+        mine, theirs = (
+            [Counter(zip(*(row[i:] + row[:i] for i in range(n)), strict=True)) for row in rows]
+            for rows in (hypotheses, references)
+        )
+        hits = sum((a & b).total() for a, b in zip(mine, theirs, strict=True))
+        if hits == 0:
+            return 0.0
+        logs.append(math.log(hits / sum(a.total() for a in mine)))
+    sizes = (sum(map(len, rows)) for rows in (hypotheses, references))
+    return 100 * brevity(*sizes) * math.exp(sum(logs) / max_order)
+
+
 @wrong("corpus-bleu", "changed its input `hypotheses`")
 def bleu_in_place(hypotheses, references, max_order):
     score = bleu(hypotheses, references, max_order)
@@ -989,6 +1036,19 @@ def spans_set(tags):
 @wrong("bio-spans", "raised IndexError")
 def spans_never_empty(tags):
     return [spans_walk(tags)[0], *spans_walk(tags)[1:]]
+
+
+@wrong("bio-spans", "A name that begins with the first token is missing")
+def spans_of_the_tag_before(tags):
+    names = []
+    for i, tag in enumerate(tags):
+        mark, _, kind = tag.partition("-")
+        if mark == "I" and tags[i - 1].partition("-")[2] == kind:
+            if names:
+                names[-1] = (names[-1][0], i + 1, kind)
+        elif tag != "O":
+            names.append((i, i + 1, kind))
+    return names
 
 
 @wrong("bio-spans", "changed its input `tags`")

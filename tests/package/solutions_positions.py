@@ -505,6 +505,13 @@ def rotate_backwards(x, positions, base=10000.0):
     return torch.stack(turned(x, angles_of(x, positions, base), -1), -1).flatten(-2)
 
 
+@wrong("rotate-pairs", "The other number of a pair was taken with `roll`")
+def rotate_rolled(x, positions, base=10000.0):
+    angles = angles_of(x, positions, base).repeat_interleave(2, -1)
+    signs = torch.tensor([-1.0, 1.0]).repeat(x.shape[-1] // 2)
+    return x * angles.cos() + x.roll(-1, -1) * signs * angles.sin()
+
+
 @wrong("rotate-pairs", "come back in another order")
 def rotate_and_concatenate(x, positions, base=10000.0):
     return torch.cat(turned(x, angles_of(x, positions, base)), -1)
@@ -651,6 +658,13 @@ def relative_cut(x):
 @wrong("relative-shift", "one column too early or too late")
 def relative_off_by_one(x):
     return relative_by_gather(x.roll(-1, -1))
+
+
+@wrong("relative-shift", "The rows were rolled the wrong way")
+def relative_rolled(x):
+    n = x.shape[-2]
+    rows = [x[..., i, :].roll(n - 1 - i, -1) for i in range(n)]
+    return torch.stack(rows, -2)[..., : x.shape[-1] - n + 1]
 
 
 @wrong("relative-shift", "columns are in the opposite order")

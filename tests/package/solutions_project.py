@@ -143,6 +143,11 @@ def transfer_nothing(body, model):
     return ["head.bias", "head.weight", "pooler.bias", "pooler.weight"]
 
 
+@wrong("project-transfer", "came back as a tuple. Return a sorted list")
+def transfer_tuple(body, model):
+    return tuple(transfer_copy(body, model))
+
+
 @wrong("project-transfer", "the names that were copied")
 def transfer_copied_names(body, model):
     kept = transfer_copy(body, model)

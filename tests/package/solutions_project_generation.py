@@ -149,6 +149,14 @@ def chances_package(logits, temperature, top_k, top_p):
     return sampling(logits).softmax(-1)
 
 
+@wrong("project-chances", "The most likely token was cut: the mask was moved by `roll`")
+def chances_rolled(logits, temperature, top_k, top_p):
+    p = whole(best((logits / temperature).softmax(-1), top_k))
+    ordered, places = p.sort(descending=True)
+    cut = (ordered.cumsum(-1) >= top_p).roll(1)
+    return whole(p.masked_fill(cut.scatter(0, places, cut), 0.0))
+
+
 @wrong("project-chances", "multiplied by T")
 def chances_times(logits, temperature, top_k, top_p):
     return chances_steps(logits, 1 / temperature, top_k, top_p)
@@ -331,6 +339,12 @@ def distinct_set(texts, n):
 def distinct_zip(texts, n):
     runs = [zip(*(words[i:] for i in range(n)), strict=False) for words in texts]
     found = [" ".join(gram) for run in runs for gram in run]
+    return len(set(found)) / max(len(found), 1)
+
+
+@wrong("project-distinct", "go on from the end of a text at its beginning")
+def distinct_ring(texts, n):
+    found = [gram for words in texts for gram in grams(words + words[: n - 1], n)]
     return len(set(found)) / max(len(found), 1)
 
 

@@ -135,11 +135,25 @@ def apart_by_source(pairs, held, every):
     )
 
 
-@piles("changed its input `pairs`")
+@piles("emptied its input `pairs`")
 def apart_in_place(pairs, held, every):
     found = apart_slices(pairs, held, every)
     pairs.clear()
     return found
+
+
+@piles("in another order: return your first, then your third, then your second")
+def apart_reordered(pairs, held, every):
+    train, test, combinations = apart_slices(pairs, held, every)
+    return train, combinations, test
+
+
+@piles("The last word of a sentence was paired with its first")
+def apart_ring(pairs, held, every):
+    around = {pair: f"{pair[0]} {pair[0].split()[0]}" for pair in dict.fromkeys(pairs)}
+    rest = [pair for pair, text in around.items() if not side_by_side(text, held)]
+    train = [pair for i, pair in enumerate(rest, 1) if i % every]
+    return train, rest[every - 1 :: every], [pair for pair in around if pair not in rest]
 
 
 # project-dictionary -----------------------------------------------------------------------------
@@ -330,6 +344,11 @@ def collate_late_eos(sources, targets, bos, eos, pad):
 def collate_exchanged(sources, targets, bos, eos, pad):
     read = collate_lists(sources, targets, bos, eos, pad)[0]
     return read, collate_lists(sources, targets, eos, bos, pad)[1]
+
+
+@wrong("project-collate", "The two results are exchanged")
+def collate_turned(*case):
+    return collate_lists(*case)[::-1]
 
 
 @wrong("project-collate", "changed its input")

@@ -46,6 +46,21 @@ def elman_deaf(x, h, w_x, w_h, b):
     return (h @ w_h.T + b).tanh()
 
 
+@wrong("elman-step", "with one entry. Is there a comma behind what you return?")
+def elman_comma(*case):
+    return (elman_matrices(*case),)
+
+
+@wrong("elman-step", "a tuple of 2 results, and one alone")
+def elman_twice(*case):
+    return elman_matrices(*case), case[1]
+
+
+@wrong("elman-step", "`torch.stack` makes one of them")
+def elman_list(*case):
+    return list(elman_matrices(*case))
+
+
 @wrong("elman-step", "The bias is missing")
 def elman_unbiased(x, h, w_x, w_h, b):
     return (x @ w_x.T + h @ w_h.T).tanh()
@@ -115,6 +130,11 @@ def lstm_chunks(x, h, c, w_x, w_h, b):
 @right("lstm-step")
 def lstm_cell(x, h, c, w_x, w_h, b):
     return torch._VF.lstm_cell(x, (h, c), w_x, w_h, b, torch.zeros_like(b))
+
+
+@wrong("lstm-step", "The bias is missing")
+def lstm_unbiased(x, h, c, w_x, w_h, b):
+    return lstm_chunks(x, h, c, w_x, w_h, 0 * b)
 
 
 @wrong("lstm-step", "h and c are exchanged")
@@ -251,6 +271,15 @@ def scan_by_doubling(a, b):
     while step < len(a):
         b = torch.cat([b[:step], a[step:] * b[:-step] + b[step:]])
         a = torch.cat([a[:step], a[step:] * a[:-step]])
+        step *= 2
+    return b
+
+
+@wrong("parallel-scan", "The shift goes around")
+def scan_rolled(a, b):
+    step = 1
+    while step < len(a):
+        a, b = a * a.roll(step, 0), a * b.roll(step, 0) + b
         step *= 2
     return b
 
@@ -651,6 +680,14 @@ def gradient_with_cuts(x, w_x, w_h, cuts):
     return torch.autograd.grad(h.sum(), weight)[0]
 
 
+@wrong("jacobian-product", "an index of -1 goes around to the last state")
+def jacobian_around(states, w_h):
+    product = torch.eye(len(w_h), dtype=w_h.dtype)
+    for t in range(len(states) - 1):
+        product = (1 - states[t - 1] ** 2)[:, None] * (w_h @ product)
+    return product
+
+
 @right("truncated-gradient")
 def truncated_by_detaching(x, w_x, w_h, k):
     return gradient_with_cuts(x, w_x, w_h, [len(x) - k])
@@ -751,6 +788,25 @@ def bptt_sums(x, states, w_h, grad_states):
         grad_w_h += torch.outer(delta, states[t - 1])
         grad_b += delta
     return grad_w_x, grad_w_h, grad_b
+
+
+@wrong("bptt-by-hand", "in another order: return your third, then your second, then your first")
+def bptt_reversed(*case):
+    return bptt_sums(*case)[::-1]
+
+
+@wrong("bptt-by-hand", "The first step was paired with a state from the other end")
+def bptt_states_around(x, states, w_h, grad_states):
+    deltas = walk_back(states, w_h, grad_states)
+    before = torch.stack([states[t - 1] for t in range(len(x))])
+    return deltas.T @ x, deltas.T @ before, deltas.sum(0)
+
+
+@wrong("bptt-by-hand", "the first step was paired with the last input")
+def bptt_inputs_around(x, states, w_h, grad_states):
+    deltas = walk_back(states, w_h, grad_states)
+    before = torch.stack([x[t - 1] for t in range(len(x))])
+    return deltas.T @ before, deltas.T @ states[:-1], deltas.sum(0)
 
 
 @right("bptt-by-hand")

@@ -532,6 +532,11 @@ def adam_order(weight, gradient, m, v, step, lr, betas, eps, decay):
     return m, v, weight
 
 
+@wrong("adamw-step", "in another order: return your third, then your second, then your first")
+def adamw_reversed(*case):
+    return adamw_by_hand(*case)[::-1]
+
+
 @wrong("adamw-step", "changed its input `m`")
 def adam_in_place(weight, gradient, m, v, step, lr, betas, eps, decay):
     m.mul_(betas[0]).add_(gradient, alpha=1 - betas[0])
@@ -710,6 +715,18 @@ def clip_at_least(gradients, limit, length):
     return clip_squares(gradients, max(limit, 0.5))[0]
 
 
+@wrong("clip-norm", "The two results are exchanged")
+def clip_exchanged(gradients, limit):
+    return clip_squares(gradients, limit)[::-1]
+
+
+@wrong("clip-norm", "took 1 of 3 entries out of its input `gradients`")
+def clip_popping(gradients, limit):
+    results = clip_squares(gradients, limit)
+    gradients.pop()
+    return results
+
+
 @wrong("clip-norm", "changed its input")
 def clip_in_place(gradients, limit):
     length = clip_squares(gradients, limit)[1]
@@ -793,6 +810,12 @@ def pack_unshifted(tokens, documents, ahead):
 def pack_backwards(tokens, documents, ahead):
     before = F.pad(tokens[:, :-1], (1, 0), value=-100)
     return before.where(F.pad(goes_on(documents), (1, 0)), -100)
+
+
+@wrong("packed-targets", "The shift goes around: one document")
+def pack_rolled_borders(tokens, documents):
+    goes_on = (documents.roll(-1, 1) == documents) & (documents >= 0)
+    return tokens.roll(-1, 1).where(goes_on, -100)
 
 
 @packing("predicts the first token of the row")
@@ -1136,6 +1159,14 @@ def plan_reversed(lengths, budget):
 @wrong("token-budget", "Of equally long sequences")
 def plan_last_of_equals(lengths, budget):
     return plan(lengths, budget, order=sorted(range(len(lengths)), key=lambda i: (lengths[i], -i)))
+
+
+@wrong("token-budget", "emptied its input `lengths`")
+def plan_popping(lengths, budget):
+    batches = plan(lengths, budget)
+    while lengths:
+        lengths.pop()
+    return batches
 
 
 @wrong("token-budget", "changed its input `lengths`")

@@ -555,6 +555,32 @@ def test_rounding_on_the_way_is_named():
     assert "float32" not in str(wrong.value)
 
 
+def test_no_difference_is_told_where_it_is_infinite():
+    wanted = torch.tensor([0.5, -math.inf])
+    with pytest.raises(_spec.Wrong) as wrong:
+        _spec.expect(wanted + torch.tensor([0.1, 0.0]), wanted, "It differs.")
+    assert str(wrong.value) == "It differs. It is off by up to 0.1."
+    with pytest.raises(_spec.Wrong) as wrong:
+        _spec.expect(torch.tensor([0.5, 1.0]), wanted, "It differs.")
+    assert str(wrong.value) == "It differs."
+
+
+@pytest.mark.untyped
+def test_another_order_is_named_only_where_it_is_all_that_is_wrong():
+    def wrong_and_turned(x, h, c, w_x, w_h, b):
+        i, f, g, o = (x @ w_x.T + h @ w_h.T + b).chunk(4, -1)
+        new = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return new, o.sigmoid() * new  # in the other order the cell would be right
+
+    def calls_once(ids, length, batch_size, generator):  # chance goes on from call to call
+        begins = torch.randint(len(ids) - length, (batch_size,), generator=generator)
+        rows = ids[begins[:, None] + torch.arange(length + 1)]
+        return rows[:, 1:], rows[:, :-1]
+
+    assert "exchanged" not in fails("lstm-step", wrong_and_turned).message
+    assert "exchanged" in fails("lab-batch", calls_once).message
+
+
 # what stays as it was -----------------------------------------------------------------------------
 
 

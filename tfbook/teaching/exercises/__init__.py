@@ -15,10 +15,10 @@ from typing import Any
 
 from tfbook.teaching.exercises import _progress
 from tfbook.teaching.exercises._card import Description, Report
-from tfbook.teaching.exercises._guard import Guarded, steady_torch
+from tfbook.teaching.exercises._guard import Guarded, reordered, steady_torch
 from tfbook.teaching.exercises._index import FILES
 from tfbook.teaching.exercises._progress import progress
-from tfbook.teaching.exercises._spec import Exercise, NotStarted, Wrong, property_name
+from tfbook.teaching.exercises._spec import Exercise, NotStarted, Slip, Wrong, property_name
 
 __all__ = ["Description", "Report", "check", "describe", "evaluate", "names", "progress"]
 
@@ -76,25 +76,37 @@ def evaluate(name: str, function: Callable[..., Any], *, time_limit: float = 10.
     for module in exercise.warm:
         importlib.import_module(module)
     guarded = Guarded(exercise, function, time_limit)
-    for test in exercise.properties:
+    fault = _first_fault(guarded)
+    if fault is None:
+        return Report(exercise, "pass")
+    test, error = fault
+    if isinstance(error, NotStarted):
+        message = f"Fill in `{exercise.stub.__name__}`, then run the check again."
+        return Report(exercise, "todo", message)
+    # A result can be so odd that the property itself stumbles over it.
+    message = f"The result could not be compared ({type(error).__name__}: {error})."
+    given, got, wanted = guarded.given, guarded.got, None
+    if isinstance(error, Wrong):
+        message, wanted = str(error), error.wanted
+        given = given if error.given is None else error.given
+        got = got if error.got is None else error.got
+    if not isinstance(error, Slip):
+        for words, answer in reordered(function, exercise, guarded.got):
+            if _first_fault(Guarded(exercise, answer, time_limit)) is None:
+                message = words
+                break
+    return Report(exercise, "fail", message, property_name(test), given, got, wanted)
+
+
+def _first_fault(guarded: Guarded) -> tuple[Callable[..., None], Exception] | None:
+    """Ask one property after the other; return the first that fails and what it raised, or None."""
+    for test in guarded.exercise.properties:
         try:
             with steady_torch():
                 test(guarded)
-        except NotStarted:
-            message = f"Fill in `{exercise.stub.__name__}`, then run the check again."
-            return Report(exercise, "todo", message)
-        except Wrong as wrong:
-            given = guarded.given if wrong.given is None else wrong.given
-            got = guarded.got if wrong.got is None else wrong.got
-            return Report(
-                exercise, "fail", str(wrong), property_name(test), given, got, wrong.wanted
-            )
-        except Exception as error:  # a result so odd that the property itself stumbled over it
-            message = f"The result could not be compared ({type(error).__name__}: {error})."
-            return Report(
-                exercise, "fail", message, property_name(test), guarded.given, guarded.got
-            )
-    return Report(exercise, "pass")
+        except Exception as error:
+            return test, error
+    return None
 
 
 def _find(name: str) -> Exercise:

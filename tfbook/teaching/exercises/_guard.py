@@ -3,6 +3,7 @@
 import builtins
 import copy
 import dis
+import functools
 import inspect
 import math
 import os
@@ -14,13 +15,15 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from itertools import permutations
+from typing import Any, get_args, get_type_hints
 
 import torch
 
 from tfbook.teaching.exercises._spec import Exercise, NotStarted, Wrong
 
 PATIENCE = 12  # a call that waits instead of computing may last so many times its limit
+PLACES = ("first", "second", "third", "fourth")
 # What an answer could change for whoever comes after it, the check itself among them.
 SHARED = (torch, torch.nn.functional, torch.linalg, torch.Tensor, math, random, builtins)
 
@@ -153,8 +156,8 @@ class Guarded:
                     how = "build a new one, without `append`, `pop`, `sort`, `+=` or `[...] =`."
                 kind = "tensor" if isinstance(value, torch.Tensor) else type(value).__name__
                 raise Wrong(
-                    f"Your function changed its input `{name}`. Whoever called it still needs "
-                    f"that {kind}: {how}",
+                    f"Your function {_deed(value, self.given[name])} its input `{name}`. Whoever "
+                    f"called it still needs that {kind}: {how}",
                     got=value, wanted=self.given[name],
                 )
         return result
@@ -211,6 +214,38 @@ def _equal(left: Any, right: Any) -> bool:
         return list(left) == list(right) and all(map(_equal, left.values(), right.values()))
     plain = isinstance(left, list | dict | set | int | float | str | bytes | None)
     return left is right or not plain or bool(left == right)
+
+
+def _deed(value: Any, kept: Any) -> str:
+    """Say in words what became of an argument that is no longer as its copy."""
+    if not isinstance(value, list | dict | set) or len(value) >= len(kept):
+        return "changed"
+    gone = len(kept) - len(value)
+    return f"took {gone} of {len(kept)} entries out of" if value else "emptied"
+
+
+def reordered(
+    function: Callable[..., Any], exercise: Exercise, got: Any
+) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield for each other order of an answer's results the sentence that names it, and the answer.
+
+    got: what the answer returned. An exercise that asks for one result has no other order.
+    """
+    count = len(get_args(get_type_hints(exercise.stub).get("return")))
+    if not isinstance(got, tuple | list) or not 2 <= len(got) <= len(PLACES) or len(got) != count:
+        return
+    for order in list(permutations(range(count)))[1:]:
+
+        @functools.wraps(function)
+        def answer(*args: Any, _order: tuple[int, ...] = order, **kwargs: Any) -> Any:
+            results = function(*args, **kwargs)
+            return tuple(results[i] for i in _order)
+
+        places = ", then ".join(f"your {PLACES[i]}" for i in order)
+        words = "The two results are exchanged: return your second first."
+        if count > 2:
+            words = f"The results are right, but in another order: return {places}."
+        yield words, answer
 
 
 def _does_nothing(function: Callable[..., Any]) -> bool:

@@ -27,6 +27,10 @@ class Wrong(Exception):
         self.given, self.got, self.wanted = given, got, wanted
 
 
+class Slip(Wrong):
+    """Raised by a comparison where what came back is what a known slip gives."""
+
+
 class NotStarted(Exception):
     """Raised when the reader's function is still the stub."""
 
@@ -102,7 +106,7 @@ def same(left: torch.Tensor, right: torch.Tensor, tolerance: float) -> bool:
 def expect_tensor(got: Any, shape: tuple[int, ...], dtype: torch.dtype, *, what: str) -> None:
     """Raise `Wrong` unless `got` is a tensor of this shape and dtype."""
     if not isinstance(got, torch.Tensor):
-        raise Wrong(f"{what} is a {type(got).__name__}. Return a torch tensor.")
+        raise Wrong(_of_another_kind(got, torch.Tensor, "Return a torch tensor.", what))
     if tuple(got.shape) != tuple(shape):
         raise Wrong(f"{what} has shape {tuple(got.shape)}. It should be {tuple(shape)}.")
     if got.dtype != dtype:
@@ -130,13 +134,15 @@ def expect(
             for sentence, values in (mistakes or {}).items():
                 values = (values,) if isinstance(values, torch.Tensor) else values
                 if any(same(got, value, tolerance) for value in values):
-                    raise Wrong(sentence)
+                    raise Slip(sentence)
         expect_tensor(got, tuple(wanted.shape), wanted.dtype, what=what)
         if bool(got.isnan().any()):
             raise Wrong(f"{what} contains NaN. {otherwise}".strip())
         if not same(got, wanted, tolerance):
-            difference = (got.detach().to(torch.float64) - wanted.to(torch.float64)).abs().max()
-            off = "" if wanted.dtype == torch.bool else f" It is off by up to {difference:.3g}."
+            left, right = got.detach().to(torch.float64), wanted.to(torch.float64)
+            difference = (left - right).abs().masked_fill(left == right, 0.0).max()  # ∞ - ∞ is NaN
+            counts = wanted.dtype != torch.bool and bool(difference.isfinite())
+            off = f" It is off by up to {difference:.3g}." if counts else ""
             if wanted.dtype == torch.float64 and same(got, wanted, 1e-4):
                 off += (
                     " So small a difference comes from rounding to float32 on the way, or from a "
@@ -161,10 +167,9 @@ def expect_number(
     got = function(**arguments)
     message = ""
     if isinstance(got, bool) or not isinstance(got, int):
-        kind = type(got).__name__
-        message = f"The result is a {kind}. Return a whole number, an int."
+        message = _of_another_kind(got, int, "Return a whole number, an int.")
         if isinstance(got, float) and got == wanted:
-            message = f"The number is right, but it is a {kind}: divide with `//`, or not at all."
+            message = "The number is right, but it is a float: divide with `//`, or not at all."
     elif got != wanted:
         found = (
             words for words, slips in mistakes.items()
@@ -194,14 +199,16 @@ def expect_plain(
     kind = "number" if isinstance(wanted, float) else type(wanted).__name__
     fits = isinstance(got, int | float if kind == "number" else type(wanted))
     if not fits or isinstance(got, bool):
-        message = f"The result is a {type(got).__name__}. Return a {kind}."
+        message = _of_another_kind(got, type(wanted), f"Return a {kind}.")
         if kind == "number" and isinstance(got, torch.Tensor) and got.numel() == 1:
             message = "The result is a tensor. Return a number: take it out with `.item()`."
     elif _alike(got, wanted):
         return
     else:
-        found = (words for words, slip in (mistakes or {}).items() if _alike(got, slip))
-        message = next(found, otherwise or "The result is not what was wanted.")
+        for words, slip in (mistakes or {}).items():
+            if _alike(got, slip):
+                raise Slip(words, given=kept, got=got, wanted=wanted)
+        message = otherwise or "The result is not what was wanted."
     raise Wrong(message, given=kept, got=got, wanted=wanted)
 
 
@@ -209,6 +216,19 @@ def _alike(got: Any, wanted: Any) -> bool:
     if isinstance(wanted, float):
         return isinstance(got, int | float) and math.isclose(got, wanted, rel_tol=1e-6)
     return bool(got == wanted)
+
+
+def _of_another_kind(got: Any, kind: type, wish: str, what: str = "The result") -> str:
+    """Say what came back instead of a value of this kind, and how it may have come about."""
+    told = f"{what} is a {type(got).__name__}"
+    inside = isinstance(got, tuple | list) and all(isinstance(entry, kind) for entry in got)
+    if isinstance(got, tuple) and len(got) == 1:
+        return f"{told} with one entry. Is there a comma behind what you return? {wish}"
+    if isinstance(got, tuple) and inside and got and kind is not list:
+        return f"{told} of {len(got)} results, and one alone is asked for. {wish}"
+    if isinstance(got, list) and inside and got and kind is torch.Tensor:
+        return f"{told} of tensors. {wish} `torch.stack` makes one of them."
+    return f"{told}. {wish}"
 
 
 def parts(result: Any, *names: str) -> tuple[Any, ...]:

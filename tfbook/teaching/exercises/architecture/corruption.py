@@ -167,11 +167,12 @@ def corrupt_spans(
 
 
 def _spans(
-    tokens: torch.Tensor, noise: torch.Tensor, sentinels: torch.Tensor
+    tokens: torch.Tensor, noise: torch.Tensor, sentinels: torch.Tensor, *, before: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cut as asked, or as if a token before the first one had been cut, too."""
     inputs: list[int] = []
     targets: list[int] = []
-    used, before = 0, False
+    used = 0
     for token, cut in zip(tokens.tolist(), noise.tolist(), strict=True):
         if cut and not before:
             inputs.append(int(sentinels[used]))
@@ -250,15 +251,20 @@ def _span_targets(corrupt: Any) -> None:
 def _span_edges(corrupt: Any) -> None:
     """Spans may stand at both ends, there may be none, and one may cover everything."""
     tokens, sentinels = torch.arange(21, 27), torch.tensor([50, 51, 52, 53])
-    for pattern in ("110010", "011011", "000000", "111111", "101010"):
+    for pattern in ("110010", "011011", "110101", "000000", "111111"):
         noise = torch.tensor([mark == "1" for mark in pattern])
         for got, right, what in zip(
             parts(corrupt(tokens, noise, sentinels), "inputs", "targets"),
             _spans(tokens, noise, sentinels), ("input", "target"), strict=True,
         ):
+            around = _spans(tokens, noise, sentinels, before=bool(noise[-1]))
             expect(
                 got, right, f"Cut where there is a 1 in {pattern}, the {what} differs.",
                 what=f"Cut where there is a 1 in {pattern}, the {what}",
+                mistakes={
+                    "The first token was taken to go on with a span at the end: an index of -1 and "
+                    "`roll` go around. A span may begin with the first token.": around,
+                },
             )
 
 

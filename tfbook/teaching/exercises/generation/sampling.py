@@ -167,6 +167,9 @@ def _nucleus_rows(cut: Any) -> None:
         mistakes={
             "The token that crosses p was cut: what stays sums to less than p. Compare p with the "
             "sum of the tokens before it.": keep(sums <= p),
+            "The most likely token was cut: the mask was moved by `roll`, which goes around, so "
+            "that what left at the end came in at the front. The first token always stays.":
+                keep((sums < p).roll(1, -1)),
             "One token too many stays: the sum had reached p without it.":
                 keep(torch.nn.functional.pad(sums, (2, -2)) < p),
             "The mask belongs to the sorted tokens, but it was applied to the tokens in their own "

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tfbook.teaching.exercises._spec import Exercise, Wrong, expect_plain, numbers
+from tfbook.teaching.exercises._spec import Exercise, Slip, Wrong, expect_plain, numbers
 
 # lab-evaluate -----------------------------------------------------------------------------------
 
@@ -85,6 +85,10 @@ def _evaluate_case(evaluate: Any, ids: torch.Tensor, context: int, *, words: str
             right * (len(ids) - 1),
         "The sum was divided by the length of the text. The first character is not predicted.":
             right * (len(ids) - 1) / len(ids),
+        "The shift goes around: the last character of the text was to predict the first one. "
+        "Nothing stands behind the last character.": _around(ids, context, len(ids)),
+        "The shift goes around in each window: its last target was its first character. It is the "
+        "first one of the next window.": _around(ids, context, context),
         "The mean was taken for each window and then over the windows, so that the characters of a "
         "short window count more.":
             torch.stack([piece.mean() for piece in each]).mean().item() / math.log(2),
@@ -99,6 +103,13 @@ def _evaluate_case(evaluate: Any, ids: torch.Tensor, context: int, *, words: str
         lambda ids, context: evaluate(_Reader(context).eval(), ids, context),
         {"ids": ids, "context": context}, right, words, mistakes=slips,
     )
+
+
+def _around(ids: torch.Tensor, context: int, length: int) -> float:
+    """Return the bits if the targets go around in each stretch of this length."""
+    logs = torch.cat([_scores(piece[None])[0].log_softmax(-1) for piece in ids.split(context)])
+    targets = torch.cat([piece.roll(-1) for piece in ids.split(length)])
+    return -logs.gather(1, targets[:, None]).mean().item() / math.log(2)
 
 
 def _gaps(ids: torch.Tensor, context: int) -> float:
@@ -371,10 +382,11 @@ def _compare(paired: Any, a: list[float], b: list[float]) -> None:
         words for value, slip, words in slips
         if alike(value, slip) and not (alike(slip, mean) and value is got[0])
     )
+    if words := next(found, ""):
+        raise Slip(words, given=given, got=tuple(got), wanted=(mean, error))
     wrong = "The mean difference" if not alike(got[0], mean) else "The standard error"
     raise Wrong(
-        next(found, f"{wrong} is not what was wanted."), given=given, got=tuple(got),
-        wanted=(mean, error),
+        f"{wrong} is not what was wanted.", given=given, got=tuple(got), wanted=(mean, error)
     )
 
 

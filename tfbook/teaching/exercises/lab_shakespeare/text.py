@@ -245,6 +245,7 @@ def _ngram_values(measure: Any) -> None:
     before = Counter(train[:-1])
     pairs = [held[i : i + 2] for i in range(len(held) - 1)]
     after = Counter(train)
+    around = _ngram_chances(train, held[-1] + held, 2, 7, 0.25)
     expect_plain(
         measure, case, right, "Average -log2 p over the characters that have a history.",
         mistakes={
@@ -256,6 +257,8 @@ def _ngram_values(measure: Any) -> None:
             "The sum was divided by the length of the text. The first n - 1 characters have no "
             "history and are not predicted.": right * len(chances) / len(held),
             "This is the perplexity. The bits are its logarithm.": 2**right,
+            "The first character was predicted from the last one: an index of -1 counts from the "
+            "end. It has no history and is not predicted.": _bits(around),
             "The probabilities were averaged before the logarithm. Take the logarithm of each.":
                 -math.log2(sum(chances) / len(chances)),
             "The counts are those of the held-out text. Count in `train`, predict `held`.":

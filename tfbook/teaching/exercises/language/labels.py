@@ -170,6 +170,9 @@ def _span_case(read: Any, text: str, otherwise: str) -> None:
             "Each token is a name of its own. \"I-X\" goes on with the name before it.": single,
             "A name that ends with the last token is missing.":
                 [span for span in right if span[1] < len(tags)],
+            "A name that begins with the first token is missing. No tag stands before it, and "
+            "`tags[i - 1]` is the last tag there: an index of -1 counts from the end.":
+                [span for span in right if span[0] > 0],
             "A name begins with each \"B-X\", also right behind another of its kind.":
                 _spans(tags, split=False),
             "An \"I-X\" of another kind does not go on with the name before it: it begins one.":
@@ -206,6 +209,7 @@ def _spans_edges(read: Any) -> None:
 def _spans_loose(read: Any) -> None:
     """An I without its B begins a name."""
     _span_case(read, "O I-PER I-PER O", "The first \"I-PER\" begins a name.")
+    _span_case(read, "I-PER I-PER O B-PER", "The first \"I-PER\" begins a name.")
     _span_case(
         read, "B-PER I-LOC I-LOC I-PER", "Where the kind changes a name ends and another begins."
     )

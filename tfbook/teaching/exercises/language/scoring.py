@@ -154,6 +154,8 @@ def _bigram_values(table: Any) -> None:
     counts = torch.zeros(3, 3)
     for a, b in zip(tokens.tolist(), tokens.tolist()[1:], strict=False):
         counts[a, b] += 1
+    ring = counts.clone()
+    ring[tokens[-1], tokens[0]] += 1
     columns = weight * counts / counts.sum(0) + (1 - weight) * single
     expect(
         table(tokens, vocab, weight),
@@ -176,6 +178,8 @@ def _bigram_values(table: Any) -> None:
                 (_bigrams(tokens, vocab, weight, add=0.0),
                  weight * pure + (1 - weight) * single * 12 / 9,
                  weight * pure + (1 - weight) * (single * 12 - 1) / 12),
+            "The last token was counted before the first: the shift goes around. Nothing follows "
+            "the last token.": weight * ring / ring.sum(1, keepdim=True) + (1 - weight) * single,
             "1 was added to the counts of pairs, too. Only c(b) has it.":
                 _bigrams(tokens, vocab, weight, add_pairs=1.0),
             "The pairs were divided by their number in the whole text. Divide by the row's sum.":
@@ -259,20 +263,21 @@ def corpus_bleu(
     ...
 
 
-def _grams(words: list[str], n: int) -> Counter:
+def _grams(words: list[str], n: int, *, ring: bool = False) -> Counter:
+    words = [*words, *words[: n - 1]] if ring else words
     return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
 
 
 def _bleu(
     hypotheses: list[list[str]], references: list[list[str]], max_order: int,
     *, clip: bool = True, recall: bool = False, penalty: str = "right", mean: str = "geometric",
-    pooled: bool = False,
+    pooled: bool = False, ring: bool = False,
 ) -> float:
     """Compute BLEU as asked, or with a known slip."""
     found, totals = [0] * max_order, [0] * max_order
     for words, truth in zip(hypotheses, references, strict=True):
         for n in range(1, max_order + 1):
-            mine, theirs = _grams(words, n), _grams(truth, n)
+            mine, theirs = _grams(words, n, ring=ring), _grams(truth, n, ring=ring)
             if pooled:
                 theirs = sum((_grams(r, n) for r in references), Counter())
             hits = {g: min(k, theirs[g]) if clip else k * (g in theirs) for g, k in mine.items()}
@@ -305,6 +310,8 @@ def _bleu_slips(
             _bleu(*case, pooled=True),
         "The number found was divided by the n-grams of the references. That is recall; BLEU "
         "divides by those of the hypotheses.": _bleu(*case, recall=True),
+        "Some n-grams go on from the end of a sentence at its beginning. A sentence of w words has "
+        "w - n + 1 n-grams.": _bleu(*case, ring=True),
         "The brevity penalty is missing.": _bleu(*case, penalty="none"),
         "The brevity penalty is upside down: what is too short is punished, exp(1 - r / c).":
             _bleu(*case, penalty="upside down"),

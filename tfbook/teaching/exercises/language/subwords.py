@@ -60,7 +60,10 @@ def _words(text: str) -> dict[Word, int]:
 
 
 def _step_results(step: Any, words: dict[Word, int]) -> tuple[Any, Any]:
-    return parts(step(words), "pair", "words")
+    pair, merged = parts(step(words), "pair", "words")
+    if isinstance(pair, str):
+        raise Wrong("This is the pair alone. Return 2 results: `return pair, words`.")
+    return pair, merged
 
 
 def _step_pair(step: Any) -> None:
@@ -81,7 +84,8 @@ def _step_pair(step: Any) -> None:
             "The rarest pair was merged.": min(counts, key=lambda pair: (counts[pair], pair)),
             "The two most frequent tokens were taken. They have to be neighbours.":
                 tuple(token for token, _ in tokens.most_common(2)),
-            "The pair is turned around.": right[::-1],
+            "The pair is turned around, or the last token of each word was counted before its "
+            "first. Nothing follows the last one.": right[::-1],
             "Return the pair, without its count.": (right, counts[right]),
         },
     )

@@ -78,6 +78,9 @@ def _jacobian_several(jacobian: Any) -> None:
             "The first state got a factor too: h_0 was not made by a step. N steps have N "
             "factors, of h_1 to h_N.":
                 _chain(steps, 2) @ torch.diag(1 - states[0] ** 2) @ w_h,
+            "The factors are those of h_N, h_0, h_1, ...: an index of -1 goes around to the last "
+            "state. Step t makes h_t, row t of `states`.":
+                _chain((torch.diag(1 - h**2) @ w_h for h in states.roll(1, 0)[:-1]), 2),
             "The last step is missing: h_N has a factor too.": _chain(steps[:-1], 2),
             "The first step is missing: the product starts with h_1.": _chain(steps[1:], 2),
             "The Jacobians were added. The chain rule multiplies them.": torch.stack(steps).sum(0),
@@ -336,6 +339,9 @@ def _bptt_recurrent(backward: Any) -> None:
         mistakes={
             "δ_t was paired with h_t. W_h multiplies the state before: h_(t-1).":
                 deltas.T @ states[1:],
+            "The first step was paired with a state from the other end: an index of -1 and `roll` "
+            "go around. It begins at h_0, row 0 of `states`.":
+                (deltas.T @ states[1:].roll(1, 0), deltas.T @ states.roll(1, 0)[:-1]),
             "The gradient of W_h is transposed: row i belongs to δ_t[i], column j to h_(t-1)[j].":
                 states[:-1].T @ deltas,
             "The gradients of W_x and W_h are exchanged: return them in the order W_x, W_h, b.":
@@ -358,6 +364,9 @@ def _bptt_input(backward: Any) -> None:
                 case[0].T @ deltas,
             "The inputs are one step off: step t has the input x_t, row t - 1 of x.":
                 deltas[:-1].T @ case[0][1:],
+            "The inputs are one step off, and the first step was paired with the last input: an "
+            "index of -1 and `roll` go around. Step t has row t - 1 of x.":
+                deltas.T @ case[0].roll(1, 0),
         },
     )
 

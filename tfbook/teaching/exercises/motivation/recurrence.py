@@ -146,6 +146,8 @@ def _lstm_cell(step: Any) -> None:
         "The new cell is not f∘c + i∘g.",
         what="The second result, the cell,",
         mistakes={
+            "The bias is missing: b is added to W_x x + W_h h.":
+                _lstm_right(*case[:5], 0 * case[5])[1],
             "h and c are exchanged: return h first, then c.": hidden,
             "The forget gate and the input gate are exchanged: the blocks come in the order i, f, "
             "g, o.": si * c + sf * g.tanh(),
@@ -263,6 +265,15 @@ def _doubled(a: torch.Tensor, b: torch.Tensor, *, exchanged: bool) -> torch.Tens
     return b
 
 
+def _rolled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Double the distance like `_doubled`, with shifts that go around."""
+    step = 1
+    while step < len(a):
+        a, b = a * a.roll(step, 0), a * b.roll(step, 0) + b
+        step *= 2
+    return b
+
+
 def _scan_case(n: int, e: int) -> tuple[torch.Tensor, torch.Tensor]:
     return numbers(n, e, seed=221), numbers(n, e, seed=222)
 
@@ -287,6 +298,9 @@ def _scan_values(scan: Any) -> None:
             "Only one round was made: after it a state knows its own step and the one before. Go "
             "on with distances 2, 4, 8, ...": one_round,
             "The recurrence starts from 1. It starts from h_(-1) = 0.": _looped(a, b, 1.0),
+            "The shift goes around: what left at the end came in at the front. Nothing stands "
+            "before the first step, so the first `distance` steps stay as they are.":
+                (_rolled(a, b), a * b.roll(1, 0) + b),
             "The recurrence ran from the end to the beginning.": _looped(a.flip(0), b.flip(0)),
             "The states are one step late: h_0 is b_0.":
                 torch.cat([torch.zeros_like(b[:1]), right[:-1]]),

@@ -137,6 +137,7 @@ def _rotate_formula(rotate: Any) -> None:
     apart = right.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
     angles = places[:, None] * torch.tensor([1.0, 0.01], dtype=torch.float64)
     cos, sin = (wave.repeat_interleave(2, -1) for wave in (angles.cos(), angles.sin()))
+    signs = torch.tensor([-1.0, 1.0]).repeat(2)
     expect(
         rotate(x, places), right, "The pairs are not turned as the formula says.",
         mistakes={
@@ -156,6 +157,10 @@ def _rotate_formula(rotate: Any) -> None:
             "length.": x * cos,
             "The sinusoidal code was added. Rotary embeddings turn the vectors instead.":
                 x + torch.stack((angles.sin(), angles.cos()), -1).flatten(-2),
+            "The other number of a pair was taken with `roll`, which reaches into the next pair, "
+            "and around the end. Exchange the two numbers within each pair.": tuple(
+                x * cos + x.roll(by, -1) * signs * sin for by in (-1, 1)
+            ),
             "The positions start at 1: position 0 should turn nothing.": _turn(x, places + 1),
         },
     )
@@ -329,6 +334,9 @@ def _relative_rows(shift: Any) -> None:
         mistakes={
             "The rows were shifted the wrong way: this is x[i, i + j]. The first row starts "
             "farthest to the right.": x.gather(-1, starts),
+            "The rows were rolled the wrong way: what left at the end came in at the front. Row i "
+            "starts at column n - 1 - i.":
+                torch.stack([x[i].roll(n - 1 - i)[:m] for i in range(n)]),
             "Nothing was shifted: every row starts at the same column.": (x[:, :m], x[:, n - 1 :]),
             "Every row starts one column too early or too late: the last row starts at column 0.":
                 x.roll(-1, -1).gather(-1, starts.flip(0)),

@@ -160,7 +160,9 @@ def _transfer_names(transfer: Any) -> None:
                     got=got, wanted=KEPT)
     if got != KEPT:
         words = "They are a sorted list of the parameters that kept their own values."
-        if isinstance(got, list) and sorted(got) == ["head.bias", "head.weight"]:
+        if not isinstance(got, list):
+            words = f"The names came back as a {type(got).__name__}. Return a sorted list."
+        elif sorted(got) == ["head.bias", "head.weight"]:
             words = "The pooler kept its values too: it is not in the body."
         raise Wrong(words, got=got, wanted=KEPT)
 

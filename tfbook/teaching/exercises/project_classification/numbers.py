@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from tfbook.teaching.exercises._spec import Exercise, Wrong, expect, parts
+from tfbook.teaching.exercises._spec import Exercise, Slip, Wrong, expect, parts
 
 WHERE = "chapters/project_classification"
 
@@ -122,8 +122,10 @@ def _wilson_case(wilson: Any, right: int, n: int, z: float) -> None:
         return all(math.isclose(x, y, rel_tol=1e-6, abs_tol=1e-9) for x, y in pairs)
 
     if not close(got, wanted):
-        words = next((w for w, slip in slips.items() if close(got, slip)), "The ends differ.")
-        raise Wrong(words, got=got, wanted=wanted)
+        for words, slip in slips.items():
+            if close(got, slip):
+                raise Slip(words, got=got, wanted=wanted)
+        raise Wrong("The ends differ.", got=got, wanted=wanted)
 
 
 def _wilson_middle(wilson: Any) -> None:

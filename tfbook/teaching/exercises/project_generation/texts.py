@@ -41,6 +41,7 @@ def _distinct_values(distinct: Any) -> None:
     each = [_distinct([text], n) for text in texts]
     once = sum(found.count(gram) == 1 for gram in set(found))
     shorter = [gram for text in texts for gram in _grams(text, n)[:-1]]
+    ring = [gram for text in texts for gram in _grams([*text, text[0]], n)]
     blocks = [tuple(text[i : i + n]) for text in texts for i in range(0, len(text) - 1, n)]
     expect_plain(
         distinct, {"texts": texts, "n": n}, right,
@@ -49,6 +50,8 @@ def _distinct_values(distinct: Any) -> None:
             "This is the mean over the texts. Count all together: a phrase in two texts is "
             "repeated, too.": sum(each) / len(each),
             "Some n-grams reach from one text into the next.": _distinct([words], n),
+            "Some n-grams go on from the end of a text at its beginning. A text of w words has "
+            "w - n + 1 n-grams.": len(set(ring)) / len(ring),
             "The number of words stands below. Divide by the number of n-grams.":
                 len(set(found)) / len(words),
             "These are single words, whatever n.": _distinct(texts, 1),

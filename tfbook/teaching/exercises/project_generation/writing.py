@@ -188,6 +188,8 @@ def _chances_values(chances: Any) -> None:
     logits = torch.tensor([-0.7, -0.2, 3.5, 0.9, 0.5, -1.3, 0.7, 1.3], dtype=torch.float64)
     t, k, p = 2.0, 6, 0.8
     right = _chances(logits, t, k, p)
+    rolled = right.clone()
+    rolled[logits.argmax()] = 0.0
     expect(
         chances(logits, t, k, p), right,
         "In order: divide by T and take the softmax, keep k, divide by the sum, keep the nucleus, "
@@ -201,6 +203,9 @@ def _chances_values(chances: Any) -> None:
             "comes first.": _chances(logits, t, k, p, order="kpt"),
             "The token that crosses p was cut. It stays, as those before it sum to less than p.":
                 _chances(logits, t, k, p, strict=True),
+            "The most likely token was cut: the mask was moved by `roll`, which goes around, so "
+            "that what left at the end came in at the front. The first token always stays.":
+                rolled / rolled.sum(),
             "What stays does not sum to 1. Divide by the sum at the end.":
                 (_chances(logits, t, k, p, last=False),
                  right * _chances(logits, t, k, 1.0)[right > 0].sum()),

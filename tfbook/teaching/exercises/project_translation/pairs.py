@@ -35,6 +35,8 @@ def _holds(source: str, held: set[Pair], how: str) -> bool:
         return any(a in words and b in words for a, b in held)
     if how == "text":
         return any(f"{a} {b}" in source for a, b in held)
+    if how == "ring":
+        return any(pair in held for pair in zip(words, words[1:] + words[:1], strict=True))
     if how == "turned":
         return any((b, a) in held or (a, b) in held for a, b in zip(words, words[1:], strict=False))
     return any(pair in held for pair in zip(words, words[1:], strict=False))
@@ -87,6 +89,8 @@ def _apart_values(apart: Any) -> None:
                 _apart(*arguments.values(), how="anywhere"),
             "A piece of text was looked for, so that `abo bims` holds `abo bim`. Compare words.":
                 _apart(*arguments.values(), how="text"),
+            "The last word of a sentence was paired with its first. Nothing stands behind the last "
+            "word.": _apart(*arguments.values(), how="ring"),
             "Held words in the other order count too here. Only (first, next) is held.":
                 _apart(*arguments.values(), how="turned"),
             "The counting begins with the test. Counted from 1, the every-th is the first there.":

@@ -96,8 +96,13 @@ def _pack_same_ids(targets: Any) -> None:
     for marks in ([0, 0, 1, 1, 1, 2, 2], [0, 1, 2, 3, 4, 5, 6], [4, 4, 4, 4, 4, 4, 4]):
         documents = torch.tensor([marks])
         expect(
-            targets(tokens, documents), _packed(tokens, documents),
+            targets(tokens, documents), right := _packed(tokens, documents),
             "Token 0 is a token like any other. The documents alone say what belongs together.",
+            mistakes={
+                "The shift goes around: one document fills the row, and its last place predicts "
+                "its first token. Nothing stands behind it: the target is -100.":
+                    torch.cat([right[:, :-1], tokens[:, :1]], 1),
+            },
         )
 
 

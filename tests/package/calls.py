@@ -43,11 +43,11 @@ LEFT_OUT = {
     "pretrained": "check_sha256 find_package check_package keep read_checkpoint read_gguf "
     "read_safetensors config_from fill_model weights_from weights_to load load_directory",
     "generation": "check_model check_room context_of device_of pad read_prompts read_stop "
-    "start_state stop_count check_sampling",
+    "start_state stop_count check_sampling forgets read_asked converse make_generators",
     "training": "last_checkpoint read_checkpoint steps_in write_checkpoint new_folder read_json "
     "write_bytes write_text get_random seed_all set_random check_finite mean_gradients "
     "sum_gradients evaluating check_choices check_memory make_optimizer make_task check_data "
-    "check_empty lengthen load_run read_choices write_choices device_of move",
+    "check_empty holds_run lengthen load_run read_choices write_choices device_of move",
     "data": "word_vectors",
 }
 LEFT_OUT = {f"{room}.{name}" for room, names in LEFT_OUT.items() for name in names.split()}

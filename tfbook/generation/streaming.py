@@ -5,6 +5,8 @@ Explained in: chapters/12_generation, section "One token at a time".
 
 from collections.abc import Callable, Iterable, Iterator
 
+from tfbook._checks import check_number
+
 __all__ = ["pieces"]
 
 UNFINISHED = "\ufffd"  # what a decoder writes for bytes that are no whole character
@@ -26,7 +28,8 @@ def pieces(ids: Iterable[int], decode: Callable[[list[int]], str]) -> Iterator[s
         Pieces of text, none of them empty.
 
     Raises:
-        TypeError: if decode is no function.
+        TypeError: if decode is no function, or ids are not whole numbers.
+        ValueError: for an id below zero.
 
     Example:
         >>> list(pieces([104, 195, 169, 226, 130], lambda ids: bytes(ids).decode(errors="replace")))
@@ -36,6 +39,8 @@ def pieces(ids: Iterable[int], decode: Callable[[list[int]], str]) -> Iterator[s
     """
     if not callable(decode):
         raise TypeError(f"decode must be a function of ids, got {type(decode).__name__}")
+    if not isinstance(ids, Iterable):
+        raise TypeError(f"ids must be token ids, one after another, got {type(ids).__name__}")
     return _pieces(ids, decode)
 
 
@@ -44,6 +49,7 @@ def _pieces(ids, decode):
     # piece before are decoded again with the new ones, and what they say is taken off.
     before, held, shown = [], [], 0
     for token in ids:
+        check_number("ids", token, 0, whole=True)
         held.append(token)
         text = decode(before + held)[len(decode(before)) :]
         # Of bytes that are no text a decoder writes one sign for each stretch: only the last one

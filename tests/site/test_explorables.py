@@ -2271,13 +2271,11 @@ CHAPTERS = {
 }
 
 
-@pytest.mark.parametrize("way", ["http", "file"])
 @pytest.mark.parametrize("chapter", CHAPTERS)
-def test_figures_of_the_chapter_show_the_packages_numbers(
-    open_page, settle, server, site, chapter, way
-):
+def test_figures_of_the_chapter_show_the_packages_numbers(open_page, settle, site, chapter):
+    """From a file; from a server every page is visited in `test_pages.py`, and each figure here."""
     page = open_page()
-    page.goto(f"{server if way == 'http' else site.as_uri()}/chapters/{chapter}.html")
+    page.goto(f"{site.as_uri()}/chapters/{chapter}.html")
     settle(page)
     CHAPTERS[chapter](page)
     assert (page.log.outside, page.log.errors, page.log.failed) == ([], [], [])

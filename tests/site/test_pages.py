@@ -521,7 +521,7 @@ def _figures(path):
 def test_files_from_a_disk_are_alive(pages, site, open_page, settle):
     """The longest page of all that load the same scripts and styles.
 
-    Chapters with figures (a quiz is none) are opened in `test_explorables.py`, both ways.
+    Chapters with figures (a quiz is none) are opened from a disk in `test_explorables.py`.
     """
     by_size = sorted(pages, key=lambda name: (site / name).stat().st_size)
     chosen = {_parts(site / name): name for name in by_size if not _figures(site / name)}

@@ -470,6 +470,165 @@ def masked_in_place(q, k, v, mask):
     return scores_of(q, k).masked_fill(forbidden, -math.inf).softmax(-1) @ v
 
 
+# causal-attention -------------------------------------------------------------------------------
+
+
+def later_than(scores):
+    return torch.ones_like(scores, dtype=torch.bool).triu(1)
+
+
+@right("causal-attention")
+def causal_by_the_upper_triangle(q, k, v):
+    scores = scores_of(q, k)
+    return scores.masked_fill(later_than(scores), -math.inf).softmax(-1) @ v
+
+
+@right("causal-attention")
+def causal_row_by_row(q, k, v):
+    rows = [
+        torch.softmax(k[: i + 1] @ q[i] / math.sqrt(len(q[i])), 0) @ v[: i + 1]
+        for i in range(len(q))
+    ]
+    return torch.stack(rows)
+
+
+@wrong("causal-attention", "the future leaks into the past")
+def causal_as_given(q, k, v):
+    scores = scores_of(q, k)
+    return scores.masked_fill(torch.ones_like(scores).tril().bool(), -1e9).softmax(-1) @ v
+
+
+@wrong("causal-attention", "the future leaks into the past")
+def causal_one_too_many(q, k, v):
+    scores = scores_of(q, k)
+    return scores.masked_fill(later_than(scores).triu(2), -math.inf).softmax(-1) @ v
+
+
+@wrong("causal-attention", "not even itself")
+def causal_without_the_diagonal(q, k, v):
+    scores = scores_of(q, k)
+    forbidden = torch.ones_like(scores).triu().bool()
+    return scores.masked_fill(forbidden, -1e9).softmax(-1).masked_fill(forbidden, 0.0) @ v
+
+
+@wrong("causal-attention", "the future leaks into the past")
+def causal_after_the_softmax(q, k, v):
+    scores = scores_of(q, k)
+    return scores.softmax(-1).masked_fill(later_than(scores), 0.0) @ v
+
+
+@wrong("causal-attention", "The scale is lost")
+def causal_unscaled(q, k, v):
+    scores = q @ k.mT
+    return scores.masked_fill(later_than(scores), -math.inf).softmax(-1) @ v
+
+
+@wrong("causal-attention", "can be outweighed")
+def causal_by_adding_a_large_number(q, k, v):
+    scores = scores_of(q, k)
+    return (scores - 1e9 * later_than(scores)).softmax(-1) @ v
+
+
+# self-attention-layer ---------------------------------------------------------------------------
+
+
+class Layer(torch.nn.Module):
+    """A right answer whose parts the wrong ones change."""
+
+    bias, places = False, -1
+
+    def __init__(self, d_model, d_k, d_v):
+        super().__init__()
+        self.query, self.key, self.value = (
+            torch.nn.Linear(d_model, d, bias=self.bias) for d in (d_k, d_k, d_v)
+        )
+
+    def hide(self, scores):
+        return scores.masked_fill(later_than(scores), -math.inf)
+
+    def width(self, x, k, v):
+        return k.shape[-1]
+
+    def forward(self, x):
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        scores = self.hide(q @ k.mT / math.sqrt(self.width(x, k, v)))
+        return scores.softmax(self.places).nan_to_num() @ v
+
+
+@right("self-attention-layer")
+class LayerOfLinears(Layer):
+    pass
+
+
+@right("self-attention-layer")
+class LayerOfParameters(torch.nn.Module):
+    def __init__(self, d_model, d_k, d_v):
+        super().__init__()
+        self.w_v = torch.nn.Parameter(torch.randn(d_model, d_v))
+        self.w_k = torch.nn.Parameter(torch.randn(d_model, d_k))
+        self.w_q = torch.nn.Parameter(torch.randn(d_model, d_k))
+
+    def forward(self, x):
+        return attention.attend(x @ self.w_q, x @ self.w_k, x @ self.w_v, causal=True)
+
+
+@wrong("self-attention-layer", "Hand over the class of your layer")
+def layer_as_a_function(d_model, d_k, d_v):
+    return lambda x: x[..., :d_v]
+
+
+@wrong("self-attention-layer", "have biases")
+class LayerWithBiases(Layer):
+    bias = True
+
+
+@wrong("self-attention-layer", "Are the matrices parameters")
+class LayerWithoutParameters(torch.nn.Module):
+    def __init__(self, d_model, d_k, d_v):
+        super().__init__()
+        self.maps = [torch.randn(d_model, d).double() for d in (d_k, d_k, d_v)]
+
+    def forward(self, x):
+        q, k, v = (x @ w for w in self.maps)
+        return attention.attend(q, k, v, causal=True)
+
+
+@wrong("self-attention-layer", "the future leaks into the past")
+class LayerWithoutMask(Layer):
+    def hide(self, scores):
+        return scores
+
+
+@wrong("self-attention-layer", "The scale is missing")
+class LayerUnscaled(Layer):
+    def width(self, x, k, v):
+        return 1
+
+
+@wrong("self-attention-layer", "divided by √d_model")
+class LayerScaledByTheModel(Layer):
+    def width(self, x, k, v):
+        return x.shape[-1]
+
+
+@wrong("self-attention-layer", "divided by √d_v")
+class LayerScaledByTheValue(Layer):
+    def width(self, x, k, v):
+        return v.shape[-1]
+
+
+@wrong("self-attention-layer", "the future leaks into the past")
+class LayerOverQueries(Layer):
+    places = -2
+
+
+@wrong("self-attention-layer", "Does a gradient reach all three")
+class LayerDetached(Layer):
+    def forward(self, x):
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        return self.hide(q.detach() @ k.mT.detach() / math.sqrt(k.shape[-1])).softmax(-1) @ v
+
+
 # padding-from-lengths ---------------------------------------------------------------------------
 
 

@@ -679,7 +679,7 @@ def test_a_card_escapes_what_the_reader_wrote():
     assert "&lt;script&gt;" in html
 
 
-def test_hints_go_from_a_nudge_to_nearly_the_solution():
+def test_hints_lead_from_a_nudge_to_the_tool():
     for name in NAMES:
         hints = exercises.describe(name).hints
         assert len(hints) == 3, name

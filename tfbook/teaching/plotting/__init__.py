@@ -1,4 +1,7 @@
-"""Pictures of arrays: heatmaps, lines, bars and annotated tensors, each with a text alternative.
+"""Pictures of arrays, and schematic drawings, each with a text alternative.
+
+Of arrays there are heatmaps, lines, bars and annotated tensors; a `Drawing` has blocks, matrices,
+arrows, a stream, and arrows in the plane; `who_sees_whom` draws a mask.
 
 Every function takes numbers (lists, arrays or tensors), never a model, displays one PNG and
 returns `None`. The title says what to see; `alt` says it to a reader who cannot see the picture
@@ -9,7 +12,19 @@ strong and pale cells, not of dark and light ones.
 """
 
 from tfbook.teaching.plotting._curves import bars, lines
+from tfbook.teaching.plotting._drawing import Drawing, Place, who_sees_whom
 from tfbook.teaching.plotting._look import figure, show, style
 from tfbook.teaching.plotting._maps import heatmap, tensor_picture
 
-__all__ = ["bars", "figure", "heatmap", "lines", "show", "style", "tensor_picture"]
+__all__ = [
+    "Drawing",
+    "Place",
+    "bars",
+    "figure",
+    "heatmap",
+    "lines",
+    "show",
+    "style",
+    "tensor_picture",
+    "who_sees_whom",
+]

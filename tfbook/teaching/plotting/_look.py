@@ -52,16 +52,20 @@ def figure(n_rows: int = 1, n_cols: int = 1, *, size: tuple[float, float] | None
     return fig, axes
 
 
-def show(fig: Figure, *, alt: str, title: str | None = None) -> None:
+def show(fig: Figure, *, alt: str, title: str | None = None, kind: str = "plot") -> None:
     """Display a figure as one small PNG with its text alternative, and close it.
 
     The picture has a white ground and at most 256 colours, and is at most 150 KB; the alternative
-    text travels in the output's metadata. `title` defaults to the title drawn in the figure.
+    text travels in the output's metadata. `title` defaults to the title drawn in the figure; `kind`
+    says whether numbers were plotted ("plot") or the picture is a scheme ("drawing").
 
     Raises:
         TypeError: if `fig` is not a matplotlib figure.
-        ValueError: if `alt` or `title` is missing or a placeholder, or the PNG stays too large.
+        ValueError: if `alt` or `title` is missing or a placeholder, `kind` is another word, or the
+            PNG stays too large.
     """
+    if kind not in ("plot", "drawing"):
+        raise ValueError(f"kind must be 'plot' or 'drawing', got {kind!r}")
     if not isinstance(fig, Figure):
         raise TypeError(f"fig must be a matplotlib Figure, got {type(fig).__name__}")
     alt = checked_alt(alt)
@@ -78,7 +82,9 @@ def show(fig: Figure, *, alt: str, title: str | None = None) -> None:
 
     display(
         {"image/png": png, "text/plain": f"Figure: {title}{stop} {alt}"},
-        metadata={"image/png": {"alt": alt, "width": width}},
+        metadata={
+            "image/png": {"alt": alt, "width": width} | ({"kind": kind} if kind != "plot" else {})
+        },
         raw=True,
     )
 

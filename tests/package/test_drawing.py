@@ -1,0 +1,116 @@
+"""Schematic drawings: what is asked for is on the sheet, and what is odd is refused."""
+
+import io
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from PIL import Image
+
+from tfbook.teaching import Drawing, who_sees_whom
+from tfbook.teaching.plotting import Place
+from tfbook.teaching.plotting._drawing import TONES, WIDTH
+
+ALT = "A block, a matrix of two rows and an arrow from one to the other."
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Collect what is displayed, as (data, metadata)."""
+    outputs = []
+    monkeypatch.setattr(
+        "IPython.display.display", lambda data, *, metadata, raw: outputs.append((data, metadata))
+    )
+    return outputs
+
+
+def words(sheet):
+    return [text.get_text() for text in sheet.ax.texts]
+
+
+def colours(sheet):
+    return {to_hex(patch.get_edgecolor()) for patch in sheet.ax.patches}
+
+
+def test_a_drawing_is_one_picture_marked_as_such(shown):
+    sheet = Drawing(3)
+    block = sheet.block(1, 1, 2, 1, "x", shape="4 × 2", tone="orange")
+    matrix = sheet.matrix(6, 1, [[1, 2], [3, 4]], label="Q", shape="2 × 2", focus=1)
+    sheet.arrow(block.right, matrix.left, "W", tone="green")
+    sheet.show(title="A title that says what to see", alt=ALT)
+    ((data, metadata),) = shown
+    assert metadata["image/png"]["kind"] == "drawing" and metadata["image/png"]["alt"] == ALT
+    assert data["text/plain"] == f"Figure: A title that says what to see. {ALT}"
+    assert {"x", "4 × 2", "Q (2 × 2)", "W", "1.0", "4.0"} <= set(words(sheet))
+    assert {TONES["orange"], TONES["blue"], TONES["green"]} <= colours(sheet)
+
+
+def test_the_sheet_keeps_its_scale_below_the_title(shown):
+    """A unit is half an inch, across and down, whatever the title takes."""
+    for title in ("Short", "A title that is so long that it has to be written in two lines"):
+        sheet = Drawing(4)
+        sheet.block(0, 0, 12.4, 4)
+        sheet.show(title=title, alt=ALT)
+        box = sheet.ax.get_position()
+        inches = sheet.fig.get_size_inches()
+        assert box.width * inches[0] == pytest.approx(WIDTH)
+        assert box.height * inches[1] == pytest.approx(2.0)
+        assert sheet.fig._suptitle.get_window_extent().y0 >= box.y1 * inches[1] * sheet.fig.dpi
+    picture = np.asarray(Image.open(io.BytesIO(shown[-1][0]["image/png"])).convert("RGB"))
+    assert picture.min() < 100  # something is drawn
+
+
+def test_a_matrix_writes_its_numbers_and_frames_one_row():
+    sheet = Drawing(4)
+    place = sheet.matrix(2, 1, [[0.5, -1], [0.25, 2]], rows=["a", "b"], cols=["c", "d"], focus=0,
+                         digits=2)  # fmt: skip
+    assert [w for w in words(sheet) if w not in "abcd"] == ["0.50", "−1.00", "0.25", "2.00"]
+    bold = [text.get_text() for text in sheet.ax.texts if text.get_fontweight() == "bold"]
+    assert bold == ["a"]
+    frames = [p for p in sheet.ax.patches if p.get_linewidth() == 3]
+    row = place.row(0)
+    assert [(f.get_x(), f.get_y(), f.get_width(), f.get_height()) for f in frames] == [
+        (row.x, row.y, row.width, row.height)
+    ]
+    assert place.row(1).left == (2, pytest.approx(1 + 0.62 * 1.5))
+
+
+def test_what_is_not_allowed_is_hatched_and_empty(shown):
+    allowed = np.tril(np.ones((3, 3)))
+    who_sees_whom(allowed, rows="abc", cols="abc", title="Nobody reads to the right", alt=ALT)
+    sheet = Drawing(4)
+    sheet.matrix(1, 1, [[1, np.nan], [3, 4]], allowed=[[True, False], [True, True]])
+    assert sum(patch.get_hatch() is not None for patch in sheet.ax.patches) == 1
+    assert sorted(words(sheet)) == ["1.0", "3.0", "4.0"]
+
+
+def test_arrows_in_the_plane_end_where_the_numbers_say():
+    sheet = Drawing(6)
+    sheet.plane(1, 1, 4, {"q": [1.0, 0.5]}, limit=2, tones={"q": "blue"})
+    (arrow,) = [p for p in sheet.ax.patches if hasattr(p, "get_arrowstyle")]
+    assert arrow._posA_posB == [(3, 3), (4, 2.5)]
+
+
+@pytest.mark.untyped
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda s: Drawing(0), "height must be positive, got 0"),
+        (lambda s: s.block(0, 0, 1, 1, tone="red"), "tone must be one of blue"),
+        (lambda s: s.text(0, 0, "x", size="huge"), "size must be one of"),
+        (lambda s: s.matrix(0, 0, [[1, 2]], rows=["a", "b"]), "rows must have 1 entries, got 2"),
+        (lambda s: s.matrix(0, 0, [[1, 2]], focus=1), "index must be from 0 to 0, got 1"),
+        (lambda s: s.matrix(0, 0, [[1, float("nan")]]), "numbers must be finite"),
+        (lambda s: s.matrix(0, 0, np.zeros((2, 2, 2))), "numbers must be"),
+        (lambda s: s.matrix(0, 0, [[1, 2]], allowed=[True]), "allowed must have shape"),
+        (lambda s: s.plane(0, 0, 2, {"q": [3, 0]}, limit=2), "at most 2"),
+        (lambda s: s.plane(0, 0, 2, {"q": [1]}, limit=2), "must be two numbers"),
+        (lambda s: s.plane(0, 0, 2, {"q": [1, 1]}, limit=0), "limit must be positive"),
+        (lambda s: s.show(title="", alt=ALT), "title must be a sentence"),
+        (lambda s: s.show(title="A title", alt="plot"), "alt must say"),
+        (lambda s: Place(0, 0, 1, 1).row(1), "index must be from 0 to 0"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(draw, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        draw(Drawing(3))

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from tfbook.teaching.claims import evaluate
 
 ROOT = Path(__file__).resolve().parents[2]
 JUPYTER_BOOK = str(Path(sys.executable).with_name("jupyter-book"))
@@ -33,6 +36,13 @@ CLAIM = {
     "text/plain": "claim rows-sum: Rows sum to one. | measured 1 | expected 1 ± 1e-06 | not 2",
     "text/html": '<div class="tfbook-claim" id="claim-rows-sum">Rows sum to one.</div>',
 }
+
+
+def claimed(slug, sentence, wrong=""):
+    """A cell that claims, and what it stores."""
+    line = evaluate(slug, sentence, 1.0, 1, 1e-6, wrong=wrong or None)
+    told = f", wrong={wrong}" if wrong else ""
+    return f'claim("{slug}", "{sentence}", x, 1, 1e-6{told})', line._repr_mimebundle_()
 
 
 def png(width=7, height=3):
@@ -73,6 +83,9 @@ def build(folder, *, marks, page="", text=""):
         markdown("d", "After it."),
         code("draw()", picture, {"image/png": marks}),
         code(claim, CLAIM, **treats),
+        markdown("e", "Verified:"),
+        code(*claimed("first-one", "It is one."), tags=["verify"]),
+        code(*claimed("second-one", "It is one, too."), tags=["verify"]),
     ]  # fmt: skip
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
@@ -164,6 +177,35 @@ def test_anchors_of_the_indexes_exist(chapter):
 def test_a_figure_and_a_claim_stand_on_a_page_of_text(start):
     assert 'data-module="quiz"' in start and "js/explorables-host.js" in start
     assert 'id="claim-rows-sum"' in start
+
+
+def test_verifications_in_a_row_are_one_line(chapter):
+    (fold,) = re.findall(r'(?s)<details class="[^"]*tfbook-verified.*?</summary>.*', chapter)
+    line, _, inside = fold.partition("</summary>")
+    assert line.endswith('✓</span> 2 verified')
+    order = [inside.index(part) for part in ("claim-first-one", "cell_input", "claim-second-one")]
+    assert order == sorted(order) and inside.index("</details>\n</div>") > order[-1]
+
+
+def test_verifications_are_in_the_index(start):
+    assert '03_rows.html#claim-second-one">It is one, too.</a>' in start
+
+
+@pytest.mark.browser
+def test_a_link_to_a_folded_claim_opens_its_fold_and_not_its_numbers(good, browser):
+    page = browser.new_page()
+    page.goto((good / "book" / "start.html").as_uri())
+    page.locator('a[href$="#claim-second-one"]').first.click()
+    page.wait_for_url("**/03_rows.html#claim-second-one")
+    line = page.locator("#claim-second-one")
+    line.wait_for(state="visible")
+    page.wait_for_function("document.querySelector('#claim-second-one').checkVisibility()")
+    numbers = line.locator("summary")
+    assert line.locator("details").get_attribute("open") is None
+    numbers.focus()
+    page.keyboard.press("Enter")
+    assert "expected 1" in line.inner_text()
+    page.close()
 
 
 def test_a_page_without_figures_loads_no_host(chapter):

@@ -29,7 +29,7 @@ def visit_verified(self: Any, node: Verified) -> None:
     """Open the fold, with its line."""
     self.body.append(
         '<details class="hide above-input tfbook-verified">\n<summary><span class="tfbook-tick" '
-        f'aria-hidden="true">✓</span> {escape(node["line"])}</summary>\n'
+        f'aria-hidden="true">✓</span> <span>{escape(node["line"])}</span></summary>\n'
     )
 
 

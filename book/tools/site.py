@@ -27,7 +27,7 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 import tfbook
-from book.tools import assets, conventions, folds, pages, rooms, targets
+from book.tools import assets, code_links, conventions, folds, pages, rooms, targets
 
 LOG = logging.getLogger(__name__)
 CHAPTER = re.compile(r"chapters/(\d\d)_")
@@ -312,6 +312,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     pybtex.plugin.register_plugin("pybtex.style.formatting", "book", BookStyle)
     for name, directive in pages.DIRECTIVES.items():
         app.add_directive(name, directive)
+    code_links.setup(app)
     folds.setup(app)
     app.add_node(nodes.image, override=True, html=(visit_picture, depart_picture))
     app.connect("config-inited", settle_repository)

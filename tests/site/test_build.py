@@ -13,10 +13,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tfbook.attention import attend
 from tfbook.teaching.claims import evaluate
+from tfbook.teaching.listings import core
 
 ROOT = Path(__file__).resolve().parents[2]
 JUPYTER_BOOK = str(Path(sys.executable).with_name("jupyter-book"))
+ATTEND, BACK = "tfbook.attention.attend", ("book/bibliography", "book/api/attention")
 ALT = "A square of seven by three points, all of them grey."
 TEXT = """\
 # Chapter
@@ -86,6 +89,7 @@ def build(folder, *, marks, page="", text=""):
         markdown("e", "Verified:"),
         code(*claimed("first-one", "It is one."), tags=["verify"]),
         code(*claimed("second-one", "It is one, too."), tags=["verify"]),
+        code("listing(attend)", core(attend)._repr_mimebundle_()),
     ]  # fmt: skip
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
@@ -97,6 +101,7 @@ def build(folder, *, marks, page="", text=""):
         f"```{{chapter-list}}\n03_rows: About rows\n04_later: About more\n```\n{page}",
         "book/references.bib": "@misc{a2020b, author={A B}, title={T}, year={2020}}",
         "book/bibliography.md": "# Works\n\n```{bibliography}\n:all:\n```\n",
+        "book/api/attention.md": f"# Room\n\n```{{eval-rst}}\n.. py:function:: {ATTEND}\n```\n",
         "chapters/03_rows.ipynb": json.dumps(notebook),
         "chapters/lab_x.ipynb": json.dumps(notebook | {"cells": [markdown("x", f"{LAB}{text}")]}),
         "_toc.yml": yaml.safe_dump(
@@ -105,7 +110,7 @@ def build(folder, *, marks, page="", text=""):
                 "root": "book/start",
                 "parts": [
                     {"numbered": 2, "chapters": [{"file": "chapters/03_rows"}]},
-                    {"chapters": [{"file": "chapters/lab_x"}, {"file": "book/bibliography"}]},
+                    {"chapters": [{"file": f} for f in ("chapters/lab_x", *BACK)]},
                 ],
             }
         ),
@@ -182,9 +187,16 @@ def test_a_figure_and_a_claim_stand_on_a_page_of_text(start):
 def test_verifications_in_a_row_are_one_line(chapter):
     (fold,) = re.findall(r'(?s)<details class="[^"]*tfbook-verified.*?</summary>.*', chapter)
     line, _, inside = fold.partition("</summary>")
-    assert line.endswith('✓</span> 2 verified')
+    assert line.endswith("✓</span> <span>2 verified</span>")
     order = [inside.index(part) for part in ("claim-first-one", "cell_input", "claim-second-one")]
     assert order == sorted(order) and inside.index("</details>\n</div>") > order[-1]
+
+
+def test_a_listing_has_the_colours_of_code_and_leads_to_the_page_of_its_room(chapter, good):
+    listing = chapter.partition('class="tfbook-listing"')[2].partition("</pre>")[0]
+    assert '<span class="k">def</span>' in listing and ATTEND in listing
+    assert re.findall(r'href="(.*?)"', listing) == [f"../book/api/attention.html#{ATTEND}"]
+    assert f'id="{ATTEND}"' in (good / "book/api/attention.html").read_text(encoding="utf-8")
 
 
 def test_verifications_are_in_the_index(start):

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from book.tools import assets, pages, site
+from book.tools import assets, code_links, pages, rooms, site
+from tfbook import experiments
 from tfbook.teaching import explorables
 
 WORDS = set(re.findall(r"[\w-]+", '<div class="kept" id="here">'))
@@ -90,6 +91,27 @@ def test_docstrings_written_as_text_become_restructured_text(written, read):
     lines = written.split("\n")
     site.read_docstring(app, "function", "f", None, None, lines)
     assert "\n".join(lines) == read
+
+
+def test_outputs_link_to_where_code_is_documented():
+    entry = lambda page, anchor: SimpleNamespace(docname=page, node_id=anchor)  # noqa: E731
+    known = {
+        "tfbook.a.f": entry("book/api/a", "tfbook.a.f"),
+        "tfbook.a.m": entry("book/api/a", "module-tfbook.a.m"),
+        "tfbook.experiments.x_y": entry("book/api/e", "module-tfbook.experiments.x_y"),
+    }
+    assert code_links.find("tfbook.a.f", known) == ("book/api/a", "tfbook.a.f")
+    assert code_links.find("tfbook.a.m._hidden", known) == ("book/api/a", "module-tfbook.a.m")
+    assert code_links.find("tfbook.experiments.x_y", known) == ("book/api/e", "code-of-x-y")
+    assert code_links.find("tfbook.b.g", known) is None
+
+
+def test_the_code_of_an_experiment_stands_on_its_page_where_links_lead():
+    text = rooms.document("tfbook.experiments")
+    for name in rooms.modules_of(experiments):
+        anchor = code_links.code_of(name)
+        assert f'id="{anchor}"' in text and f"/tfbook/experiments/{name}.py\n" in text
+    assert "literalinclude" not in rooms.document("tfbook.teaching")
 
 
 def test_signatures_name_types_without_their_modules():

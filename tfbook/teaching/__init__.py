@@ -17,6 +17,7 @@ _HOME = {
     "Claim": "claims",
     "ClaimError": "claims",
     "claim": "claims",
+    "listing": "listings",
     "bars": "plotting",
     "figure": "plotting",
     "heatmap": "plotting",

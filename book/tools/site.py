@@ -27,7 +27,7 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 import tfbook
-from book.tools import assets, code_links, conventions, folds, pages, rooms, targets
+from book.tools import assets, code_links, conventions, corrections, folds, pages, rooms, targets
 
 LOG = logging.getLogger(__name__)
 CHAPTER = re.compile(r"chapters/(\d\d)_")
@@ -169,14 +169,22 @@ def read_docstring(
             part if odd else _escaped(part) for odd, part in _alternating(paragraph)
         )
     text = "\n\n".join(paragraphs)
-    text = re.sub(r"(?<=Explained in: )chapters/(\w+)", _chapter_link(app), text)
+    text = EXPLAINED.sub(_chapter_link(app), text)
     lines[:] = text.split("\n")
+
+
+EXPLAINED = re.compile(
+    r"(?<=Explained in: )chapters/(?P<name>\w+)(?=(?:,\s+section\s+\"(?P<section>[^\"]+)\")?)"
+)
 
 
 def _chapter_link(app: Sphinx) -> Callable[[re.Match], str]:
     def link(match: re.Match) -> str:
-        name = f"chapters/{match[1]}"
-        return f":doc:`{name} </{name}>`" if name in app.env.found_docs else name
+        name = f"chapters/{match['name']}"
+        if name not in app.env.found_docs:
+            return name
+        page = targets.page_with(Path(app.srcdir) / name, match["section"] or "")
+        return f":doc:`{name} </chapters/{page}>`"
 
     return link
 
@@ -312,8 +320,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     pybtex.plugin.register_plugin("pybtex.style.formatting", "book", BookStyle)
     for name, directive in pages.DIRECTIVES.items():
         app.add_directive(name, directive)
-    code_links.setup(app)
-    folds.setup(app)
+    for part in (code_links, corrections, folds):
+        part.setup(app)
     app.add_node(nodes.image, override=True, html=(visit_picture, depart_picture))
     app.connect("config-inited", settle_repository)
     app.connect("config-inited", name_version)

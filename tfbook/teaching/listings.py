@@ -6,7 +6,7 @@ shows the source without its docstring and without the checks of its arguments, 
 function's name, which leads to its code. The text form is the plain code, so nbval compares it
 and a chapter learns that the function has changed.
 
-Explained in: the preface, "One package".
+Explained in: the preface, "Three kinds of executable content".
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def outdated_pages(app: Sphinx, env: Any, added: set, changed: set, removed: set
 
 
 def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
-    """Give each picture of a notebook the text and width that its output's metadata carries.
+    """Give each picture of a notebook what its output's metadata carries: text, width, kind.
 
     myst-nb names a picture by the hash of its bytes, which leads back to its output.
     """
@@ -80,6 +80,8 @@ def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
         picture["alt"] = picture.get("alt") or marks.get("alt", "")
         if "width" in marks:
             picture["shown_width"] = float(marks["width"])
+        if "kind" in marks:  # a drawing, say, which is no plot
+            picture["classes"].append(f"tfbook-{marks['kind']}")
         if weak_alt(picture["alt"]):
             LOG.warning(
                 "picture without a text that says what it shows: alt=%r",

@@ -161,7 +161,7 @@ def build(folder, *, marks, page="", text=""):
 def good(tmp_path_factory):
     """The pages of a faultless small book."""
     folder = tmp_path_factory.mktemp("good")
-    status, said = build(folder, marks={"alt": ALT, "width": 14})
+    status, said = build(folder, marks={"alt": ALT, "width": 14, "kind": "drawing"})
     assert status == 0, said[-3000:]
     return folder / "_build" / "html"
 
@@ -180,6 +180,7 @@ def test_a_picture_gets_its_text_and_its_size(chapter):
     (tag,) = [t for t in chapter.split("<img ") if "tfbook-picture" in t[:40]]
     assert f'alt="{ALT}"' in tag and 'loading="lazy"' in tag
     assert 'width="14"' in tag and 'height="6"' in tag
+    assert tag.startswith('class="tfbook-picture tfbook-drawing"')
 
 
 def test_the_only_chapter_keeps_its_number(chapter, start):

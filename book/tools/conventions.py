@@ -5,6 +5,7 @@ r"""Read the notebooks' Markdown, which every host shows, as what Sphinx knows.
     [logit](../book/glossary.md#logit)                              a word of the glossary
     [`attend()`](../book/api/attention.md#tfbook.attention.attend)  a name of the package
     [text](02_attention.ipynb#The-title), [text](#The-title)        a section
+    [✓](#claim-slug), [✓](02_attention.ipynb#claim-slug)            the line of a claim
     [text](start/lab_x.ipynb)                                       a file to download
     $$ … \tag{2.1} $$, [(2.1)](#The-title)                          an equation; a link to it
     > **Exercise 2.3 (Title).** …                                   an exercise
@@ -206,6 +207,8 @@ class Reader:
             return self._name_of_package(text, file.stem, anchor)
         if not anchor and name.startswith("chapters/start/"):
             return f"{{download}}`{text} <{path}>`"
+        if anchor.startswith("claim-") and file.suffix == ".ipynb":
+            return self._claim(text, file, name, anchor)
         if anchor and (number := NUMBER.fullmatch(text)):
             return self._equation(file, number[1], anchor)
         if anchor and file.suffix in (".md", ".ipynb"):
@@ -232,6 +235,11 @@ class Reader:
         elif stands != anchor:
             self._complain(f"equation ({number}) stands in #{stands}, not in #{anchor}")
         return f"{{eq}}`{equation_label(file.stem, number)}`"
+
+    def _claim(self, text: str, file: Path, name: str, anchor: str) -> str:
+        if anchor.removeprefix("claim-") not in outline(file).claims:
+            self._complain(f"links to #{anchor}, which {file.stem} does not claim")
+        return f"{{claimed}}`{text} <{name.removesuffix('.ipynb')}#{anchor}>`"
 
     def _section(self, file: Path, anchor: str) -> str:
         found = outline(file).sections

@@ -4,7 +4,8 @@ The notebooks are the only source. A cell's metadata names what it treats,
 
     {"tfbook": {"topics": ["T030"], "errata": ["E015"]}}
 
-a heading gives the section, and a call of `claim(...)` gives a claim. `book/topics.yml` and
+a heading gives the section, and a call of `claim(...)` gives a claim. A chapter is one page or two,
+`02_name` and `02_name_deeper`; what it treats may have its home on either. `book/topics.yml` and
 `book/errata.yml` say what there is to treat. The site makes its index pages from `scan`; the
 tests demand that `problems` is empty.
 """
@@ -22,9 +23,17 @@ import nbformat
 import yaml
 from docutils.nodes import make_id
 
+from book.tools import wrongs
+
+DEEPER = "_deeper"
 BOOK = Path(__file__).resolve().parent.parent
 MOST_TOPICS_IN_A_CELL = 3
 CITATION = "book/bibliography.md#"
+
+
+def chapter_of(page: str) -> str:
+    """Return the chapter to which a page belongs: its deeper page is part of it."""
+    return page.removesuffix(DEEPER)
 
 
 @dataclass(frozen=True)
@@ -62,18 +71,23 @@ class Erratum:
 
 @dataclass(frozen=True)
 class Place:
-    """A cell of a chapter, with the section it stands in."""
+    """A cell of a chapter's page, with the section it stands in."""
 
-    chapter: str
+    page: str
     cell: int
     cell_id: str
     cell_type: str
     section: str
     anchor: str
 
+    @property
+    def chapter(self) -> str:
+        """The chapter of the page."""
+        return chapter_of(self.page)
+
     def __str__(self) -> str:
         """Return the place as a message names it."""
-        return f"{self.chapter}, cell {self.cell} ({self.section})"
+        return f"{self.page}, cell {self.cell} ({self.section})"
 
 
 @dataclass(frozen=True)
@@ -95,12 +109,13 @@ class ClaimSite:
 
 @dataclass
 class Index:
-    """What `scan` finds: homes of topics and errata, claims, titles, and faults of form."""
+    """What `scan` finds: titles of pages, homes of topics and errata, claims, faults of form."""
 
     chapters: dict[str, str] = field(default_factory=dict)
     topics: dict[str, list[Place]] = field(default_factory=lambda: defaultdict(list))
     errata: dict[str, list[Place]] = field(default_factory=lambda: defaultdict(list))
     claims: list[ClaimSite] = field(default_factory=list)
+    wrongs: list[wrongs.Row] = field(default_factory=list)
     cited: set[Place] = field(default_factory=set)
     working: set[Place] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
@@ -137,7 +152,7 @@ def scan(chapters: Path) -> Index:
 
 def _scan_notebook(path: Path, index: Index) -> None:
     notebook = nbformat.read(path, as_version=4)
-    chapter = path.stem
+    page = path.stem
     section, anchor, anchors = "", "", Counter()
     for number, cell in enumerate(notebook.cells):
         if cell.cell_type == "markdown":
@@ -145,14 +160,18 @@ def _scan_notebook(path: Path, index: Index) -> None:
                 section, anchor = title, make_id(title)
                 anchors[anchor] += 1
                 if level == 1:
-                    index.chapters.setdefault(chapter, title)
-        place = Place(chapter, number, cell.get("id", ""), cell.cell_type, section, anchor)
+                    index.chapters.setdefault(page, title)
+        place = Place(page, number, cell.get("id", ""), cell.cell_type, section, anchor)
         marks = cell.metadata.get("tfbook", {})
         topics, errata = tuple(marks.get("topics", ())), tuple(marks.get("errata", ()))
         for name in topics:
             index.topics[name].append(place)
         for name in errata:
             index.errata[name].append(place)
+        if "wrong" in marks or (section == wrongs.SECTION and wrongs.has_table(cell.source)):
+            rows, faults = wrongs.read(cell.source, marks.get("wrong", {}), place)
+            index.wrongs += rows
+            index.faults += [f"{place}: {fault}" for fault in faults]
         if len(topics) > MOST_TOPICS_IN_A_CELL:
             index.faults.append(f"{place} is the home of {len(topics)} topics; spread them")
         if cell.cell_type == "markdown" and CITATION in cell.source:
@@ -167,7 +186,7 @@ def _scan_notebook(path: Path, index: Index) -> None:
             if working:
                 index.working.add(place)
     index.faults += [
-        f"{chapter} has {times} headings with the anchor #{name}; make them differ"
+        f"{page} has {times} headings with the anchor #{name}; make them differ"
         for name, times in anchors.items()
         if times > 1
     ]
@@ -259,6 +278,7 @@ def problems(index: Index, topics: dict[str, Topic], errata: dict[str, Erratum])
                 found.append(f"{kind} {name} has {len(places)} homes: {_join(places)}")
     found += _topic_problems(index, topics)
     found += _errata_problems(index, errata)
+    found += wrongs.problems(index, errata)
     slugs: dict[str, list[Place]] = defaultdict(list)
     for claim in index.claims:
         slugs[claim.slug].append(claim.place)

@@ -32,6 +32,7 @@ FOLDS = {
     "remove-input": ("source_hidden",),
     "hide-output": ("outputs_hidden",),
     "hide-cell": ("source_hidden", "outputs_hidden"),
+    "verify": ("source_hidden", "outputs_hidden"),
 }
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 CELL_SECONDS = 600

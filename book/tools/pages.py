@@ -1,6 +1,6 @@
 """Directives: the indexes made from the chapters, a live figure, the line of a claim.
 
-{claims-index} {topic-index} {corrections-index}    pages that list what the chapters hold
+{claims-index} {topic-index}                        pages that list what the chapters hold
 {explorable} softmax_temperature                    a figure of tfbook.teaching.explorables
 {claim} weights-are-a-distribution                  a claim's line, with a link to its place
 {chapter-list}                                      the chapters, written and to come
@@ -45,21 +45,24 @@ class ChapterDirective(SphinxDirective):
             self.env.note_dependency(str(self.chapters / f"{chapter}.ipynb"))
         return found
 
-    def link(self, text: str, chapter: str, anchor: str = "") -> nodes.reference:
-        """Return a link to a place in a chapter."""
-        page = self.env.app.builder.get_relative_uri(self.env.docname, f"chapters/{chapter}")
-        target = f"{page}#{anchor}" if anchor else page
+    def link(self, text: str, page: str, anchor: str = "") -> nodes.reference:
+        """Return a link to a place in a page of a chapter."""
+        uri = self.env.app.builder.get_relative_uri(self.env.docname, f"chapters/{page}")
+        target = f"{uri}#{anchor}" if anchor else uri
         return nodes.reference("", "", nodes.Text(text), refuri=target, internal=True)
 
     def group_heading(self, place: Place, found: Index) -> nodes.paragraph:
         """Return a line that names a section of a chapter and leads to it."""
-        opening = place.section == found.chapters[place.chapter]
+        opening = place.section == found.chapters[place.page] and place.page == place.chapter
         title = "The opening question" if opening else place.section
-        link = self.link(title, place.chapter, place.anchor)
+        link = self.link(title, place.page, place.anchor)
         return nodes.paragraph("", "", link, classes=["tfbook-index-section"])
 
     def chapter_sections(self, found: Index, kept: Iterable[str]) -> Iterator[tuple]:
-        """Yield each kept chapter with an empty section that has its title as heading."""
+        """Yield each kept chapter with an empty section that has its title as heading.
+
+        What stands on a deeper page belongs to its chapter.
+        """
         for chapter in found.chapters:
             if chapter in kept:
                 title = found.chapters[chapter]
@@ -80,7 +83,7 @@ class ClaimsIndex(ChapterDirective):
         sections = []
         for chapter, section in self.chapter_sections(found, kept):
             claims = [claim for claim in found.claims if claim.place.chapter == chapter]
-            for _, group in groupby(claims, key=lambda claim: claim.place.anchor):
+            for _, group in groupby(claims, key=lambda c: (c.place.page, c.place.anchor)):
                 group = list(group)
                 section += self.group_heading(group[0].place, found)
                 rows = nodes.bullet_list(classes=["tfbook-index"])
@@ -91,7 +94,7 @@ class ClaimsIndex(ChapterDirective):
         return [nodes.paragraph("", total), *sections]
 
     def _row(self, claim: ClaimSite, shown: str) -> nodes.list_item:
-        link = self.link(claim.sentence, claim.place.chapter, claim.anchor)
+        link = self.link(claim.sentence, claim.place.page, claim.anchor)
         row = nodes.list_item("", nodes.paragraph("", "", link))
         if shown:
             row += nodes.paragraph("", shown, classes=["tfbook-index-detail"])
@@ -111,8 +114,8 @@ class TopicIndex(ChapterDirective):
                 homes[place.chapter].append((place, topics[name]))
         sections = []
         for chapter, section in self.chapter_sections(found, homes):
-            placed = sorted(homes[chapter], key=lambda home: home[0].cell)
-            for _, group in groupby(placed, key=lambda home: home[0].anchor):
+            placed = sorted(homes[chapter], key=lambda home: (home[0].page, home[0].cell))
+            for _, group in groupby(placed, key=lambda home: (home[0].page, home[0].anchor)):
                 group = list(group)
                 section += self.group_heading(group[0][0], found)
                 rows = nodes.bullet_list(classes=["tfbook-index"])
@@ -125,49 +128,6 @@ class TopicIndex(ChapterDirective):
         done = sum(map(len, homes.values()))
         lead = f"{done} topics have their place; {len(topics) - done} wait for chapters to come."
         return [nodes.paragraph("", lead), *sections]
-
-
-class CorrectionsIndex(ChapterDirective):
-    """List the usual statements that the chapters correct, with what is right."""
-
-    def run(self) -> list[nodes.Node]:
-        """Return one section for each chapter, and the number of corrections to come."""
-        found = self.scan()
-        errata = book_index.load_errata()
-        claims = {claim.place: claim for claim in found.claims if claim.corrects}
-        homes: dict[str, list] = defaultdict(list)
-        for name, places in found.errata.items():
-            for place in places[:1] if name in errata else ():
-                homes[place.chapter].append((place, errata[name]))
-        sections = []
-        for chapter, section in self.chapter_sections(found, homes):
-            for place, erratum in sorted(homes[chapter], key=lambda home: home[0].cell):
-                section += self._entry(erratum, place, claims.get(place))
-            sections.append(section)
-        done = sum(map(len, homes.values()))
-        lead = (
-            f"{done} corrections have their place; {len(errata) - done} wait for chapters to come."
-        )
-        return [nodes.paragraph("", lead), *sections]
-
-    def _entry(self, erratum, place: Place, claim: ClaimSite | None) -> nodes.container:
-        entry = nodes.container(classes=["tfbook-correction"], ids=[f"correction-{erratum.id}"])
-        rows = nodes.definition_list()
-        for name, text in (
-            ("You may read", erratum.says),
-            ("What holds", erratum.correct),
-            ("Why", erratum.why),
-        ):
-            rows += nodes.definition_list_item(
-                "",
-                nodes.term("", name),
-                nodes.definition("", nodes.paragraph("", "", *typeset(text))),
-            )
-        anchor = claim.anchor if claim else place.anchor
-        link = self.link(place.section, place.chapter, anchor)
-        shown = nodes.paragraph("", "Shown in ", link, nodes.Text("."))
-        entry += [rows, shown]
-        return entry
 
 
 # A letter that stands alone and its index; or an exponent.
@@ -243,7 +203,7 @@ class ClaimLine(ChapterDirective):
         if not sites or not lines:
             raise self.error(f"no chapter shows a claim {slug!r}")
         place = sites[0].place
-        link = self.link(found.chapters[place.chapter], place.chapter, sites[0].anchor)
+        link = self.link(found.chapters[place.page], place.page, sites[0].anchor)
         source = nodes.paragraph("", self.options.get("lead", "From the chapter "), link)
         source += nodes.Text(".")
         source["classes"] += ["tfbook-index-detail"]
@@ -271,6 +231,8 @@ class ChapterList(ChapterDirective):
                 self.link(title, name) if here else nodes.inline("", f"{title} (to come)"),
                 nodes.inline("", question, classes=["tfbook-question"]),
             ]
+            if (deeper := f"{name}{book_index.DEEPER}") in found.chapters:
+                parts[2:2] = [nodes.Text(" · "), self.link("deeper", deeper)]
             rows += nodes.list_item("", nodes.paragraph("", "", *parts))
         return [rows]
 
@@ -279,7 +241,6 @@ DIRECTIVES = {
     "chapter-list": ChapterList,
     "claims-index": ClaimsIndex,
     "topic-index": TopicIndex,
-    "corrections-index": CorrectionsIndex,
     "explorable": Explorable,
     "claim": ClaimLine,
 }

@@ -2,7 +2,8 @@
 
 A page of `book/api` holds a line `{room} tfbook.attention`; when Sphinx reads the page, the line
 becomes a section for each module of the room. What a door names is documented under the door's
-name, since that is where it is imported from.
+name, since that is where it is imported from. An experiment is documented by its question and its
+code.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import Any
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 
+from book.tools.code_links import code_of
+
+EXPERIMENTS = "tfbook.experiments"
 PLACE = re.compile(r"^\{room\} (tfbook\.\w+)$", re.MULTILINE)
 
 
@@ -42,6 +46,7 @@ def document(room: str) -> str:
         own = module.__all__ if name in door.__all__ else ()  # passed on whole, by its own name
         for under, names in ((room, named), (module.__name__, [p for p in own if p not in named])):
             lines += [line for public in names for line in _entry(module, public, under)]
+        lines += _code(room, name) if room == EXPERIMENTS else []
         parts.append(f"## {name}\n\n{_block(*lines)}")
     return "\n\n".join(parts)
 
@@ -77,6 +82,14 @@ def _entry(module: ModuleType, name: str, under: str) -> list[str]:
         return []
     head = [f".. py:currentmodule:: {under}", "", f".. py:data:: {name}", ""]
     return [*head, *(f"   {line}".rstrip() for line in written), ""]
+
+
+def _code(room: str, name: str) -> list[str]:
+    """Return the lines that show the code of a module, folded."""
+    path = f"/{room.replace('.', '/')}/{name}.py"
+    fold = f'<details class="tfbook-code" id="{code_of(name)}"><summary>The code</summary>'
+    shown = [f".. literalinclude:: {path}", "   :language: python", ""]
+    return ["", ".. raw:: html", "", f"   {fold}", "", *shown, ".. raw:: html", "", "   </details>"]
 
 
 def _block(*lines: str) -> str:

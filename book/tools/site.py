@@ -27,7 +27,7 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 import tfbook
-from book.tools import assets, conventions, pages, rooms, targets
+from book.tools import assets, code_links, conventions, corrections, folds, pages, rooms, targets
 
 LOG = logging.getLogger(__name__)
 CHAPTER = re.compile(r"chapters/(\d\d)_")
@@ -62,7 +62,7 @@ def outdated_pages(app: Sphinx, env: Any, added: set, changed: set, removed: set
 
 
 def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
-    """Give each picture of a notebook the text and width that its output's metadata carries.
+    """Give each picture of a notebook what its output's metadata carries: text, width, kind.
 
     myst-nb names a picture by the hash of its bytes, which leads back to its output.
     """
@@ -80,6 +80,8 @@ def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
         picture["alt"] = picture.get("alt") or marks.get("alt", "")
         if "width" in marks:
             picture["shown_width"] = float(marks["width"])
+        if "kind" in marks:  # a drawing, say, which is no plot
+            picture["classes"].append(f"tfbook-{marks['kind']}")
         if weak_alt(picture["alt"]):
             LOG.warning(
                 "picture without a text that says what it shows: alt=%r",
@@ -169,14 +171,22 @@ def read_docstring(
             part if odd else _escaped(part) for odd, part in _alternating(paragraph)
         )
     text = "\n\n".join(paragraphs)
-    text = re.sub(r"(?<=Explained in: )chapters/(\w+)", _chapter_link(app), text)
+    text = EXPLAINED.sub(_chapter_link(app), text)
     lines[:] = text.split("\n")
+
+
+EXPLAINED = re.compile(
+    r"(?<=Explained in: )chapters/(?P<name>\w+)(?=(?:,\s+section\s+\"(?P<section>[^\"]+)\")?)"
+)
 
 
 def _chapter_link(app: Sphinx) -> Callable[[re.Match], str]:
     def link(match: re.Match) -> str:
-        name = f"chapters/{match[1]}"
-        return f":doc:`{name} </{name}>`" if name in app.env.found_docs else name
+        name = f"chapters/{match['name']}"
+        if name not in app.env.found_docs:
+            return name
+        page = targets.page_with(Path(app.srcdir) / name, match["section"] or "")
+        return f":doc:`{name} </chapters/{page}>`"
 
     return link
 
@@ -312,6 +322,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     pybtex.plugin.register_plugin("pybtex.style.formatting", "book", BookStyle)
     for name, directive in pages.DIRECTIVES.items():
         app.add_directive(name, directive)
+    for part in (code_links, corrections, folds):
+        part.setup(app)
     app.add_node(nodes.image, override=True, html=(visit_picture, depart_picture))
     app.connect("config-inited", settle_repository)
     app.connect("config-inited", name_version)

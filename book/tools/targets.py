@@ -1,4 +1,4 @@
-"""What the notebooks' links may lead to: works, words of the glossary, sections, equations."""
+"""What the notebooks' links may lead to: works, words, sections, equations, claims."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from docutils.nodes import make_id
 from pybtex.database import Entry, parse_file
 from pybtex.richtext import Text
 
-from book.tools.index import headings
+from book.tools.index import DEEPER, claims_of, headings
 
 FENCE = r"^[ ]{0,3}(?P<ticks>`{3,}|~{3,})[^\n]*\n(?:.*?\n)??[ ]{0,3}(?P=ticks)[`~]*[ ]*$"
 FORMULA = r"[ ]{0,3}\$\$(?P<formula>.*?)\$\$"
@@ -58,6 +58,14 @@ class Outline:
     sections: dict[str, str] = field(default_factory=dict)  # JupyterLab's anchor → id in the page
     equations: dict[str, str] = field(default_factory=dict)  # number → anchor of its section
     exercises: list[str] = field(default_factory=list)  # numbers
+    claims: set[str] = field(default_factory=set)  # slugs
+
+
+def page_with(chapter: Path, section: str) -> str:
+    """Return the page of a chapter, its road or its deeper one, that has a section."""
+    deeper = chapter.with_name(f"{chapter.name}{DEEPER}.ipynb")
+    name = "-".join(section.split())
+    return deeper.stem if deeper.exists() and name in outline(deeper).sections else chapter.name
 
 
 def outline(path: Path) -> Outline:
@@ -67,11 +75,13 @@ def outline(path: Path) -> Outline:
 
 @cache
 def _outline(path: Path, stamp: int) -> Outline:
+    found, anchor = Outline(), ""
     texts = [path.read_text(encoding="utf-8")]
     if path.suffix == ".ipynb":
         cells = nbformat.reads(texts[0], as_version=4).cells
         texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
-    found, anchor = Outline(), ""
+        codes = [cell.source for cell in cells if "claim(" in cell.source]
+        found.claims.update(slug for code in codes for slug, *_ in claims_of(code)[0])
     for match in (match for text in texts for match in OUTLINE.finditer(text)):
         if match["heading"]:
             ((_, title),) = headings(match["heading"])

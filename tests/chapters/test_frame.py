@@ -1,4 +1,7 @@
-"""Every chapter has the same frame, so that a reader knows where to look."""
+"""Every chapter has the same frame, so that a reader knows where to look.
+
+A road (`book/tools/roads.py`) has a frame of its own; the deeper page of a chapter is part of it.
+"""
 
 import re
 
@@ -6,24 +9,58 @@ import nbformat
 import pytest
 from repofiles import ROOT
 
-from book.tools.index import CITATION, headings
+from book.tools import roads
+from book.tools.index import CITATION, DEEPER, headings
 
-CHAPTERS = sorted((ROOT / "chapters").glob("[0-9]*.ipynb"))
+PAGES = sorted((ROOT / "chapters").glob("[0-9]*.ipynb"))
+CHAPTERS = [path for path in PAGES if not path.stem.endswith(DEEPER)]
 FRAME = {"What to remember", "Further reading"}
+# Sections of a road in which nothing is taught that could be asked.
+ROAD_FRAME = FRAME | {"What to do", "Often got wrong", "Exercises"}
+ASKS = r"^(quiz|predict|explain)\("
 
 
 @pytest.fixture(params=CHAPTERS, ids=lambda path: path.stem)
-def cells(request):
-    return nbformat.read(request.param, as_version=4).cells
+def path(request):
+    return request.param
+
+
+@pytest.fixture
+def road(path):
+    return path.stem in roads.ROADS
+
+
+@pytest.fixture
+def cells(path):
+    return nbformat.read(path, as_version=4).cells
+
+
+@pytest.fixture
+def chapter(path, cells):
+    """The cells of the whole chapter, with those of its deeper page."""
+    return cells + deeper_cells(path)
 
 
 @pytest.fixture
 def prose(cells):
+    return prose_of(cells)
+
+
+def deeper_cells(path):
+    deeper = path.with_stem(f"{path.stem}{DEEPER}")
+    return nbformat.read(deeper, as_version=4).cells if deeper.exists() else []
+
+
+def prose_of(cells):
     return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
 
 
 @pytest.fixture
 def sections(cells):
+    return sections_of(cells)
+
+
+def sections_of(cells):
     """Pieces of prose and code cells of each section of the second level; the opening is ''."""
     found, title = {"": []}, ""
     for cell in cells:
@@ -80,23 +117,25 @@ def code_of(cells):
     return "\n".join(cell.source for cell in cells if cell.cell_type == "code")
 
 
-def test_main_sections_end_with_a_quiz(sections):
-    mains = {t: c for t, c in sections.items() if t and t not in FRAME}
-    with_quiz = [t for t, section in mains.items() if re.search(r"^quiz\(", code_of(section), re.M)]
+def test_main_sections_end_with_a_quiz(sections, chapter, road):
+    asked = ASKS if road else r"^quiz\("
+    mains = {t: c for t, c in sections.items() if t and t not in (ROAD_FRAME if road else FRAME)}
+    with_quiz = [t for t, section in mains.items() if re.search(asked, code_of(section), re.M)]
     assert len(with_quiz) >= 2 / 3 * len(mains), f"no quiz in {sorted(set(mains) - set(with_quiz))}"
-    quizzes = re.findall(r"^quiz\(", code_of(cell for s in sections.values() for cell in s), re.M)
-    assert len(quizzes) >= 6
+    assert len(re.findall(r"^quiz\(", code_of(chapter), re.M)) >= 6
 
 
-def test_quizzes_have_names_of_their_own(cells):
-    names = re.findall(r"^quiz\(\s*\"([^\"]+)\"", code_of(cells), re.M)
+def test_quizzes_have_names_of_their_own(chapter):
+    names = re.findall(r"^quiz\(\s*\"([^\"]+)\"", code_of(chapter), re.M)
     assert len(names) == len(set(names))
-    assert len(names) == len(re.findall(r"^quiz\(", code_of(cells), re.M))
+    assert len(names) == len(re.findall(r"^quiz\(", code_of(chapter), re.M))
 
 
-def test_there_are_exercises_at_three_levels(prose):
+def test_there_are_exercises_at_three_levels(chapter, road):
+    """Those of a road are of several kinds instead, which are counted on the page."""
+    prose = prose_of(chapter)
     assert len(re.findall(r"^> \*\*Exercise ", prose, re.M)) >= 6
-    for level in ("Warm-up", "Standard", "Challenge"):
+    for level in ("Warm-up", "Standard", "Challenge") if not road else ():
         assert f"*{level}.*" in prose, f"no exercise of the level {level}"
 
 
@@ -104,17 +143,71 @@ def marked(cells, mark):
     return [c for c in cells if isinstance(c.metadata.get("tfbook", {}).get(mark), str)]
 
 
-def test_each_exercise_has_a_solution_which_passes_its_own_check(cells):
-    exercises = [cell.metadata["tfbook"]["exercise"] for cell in marked(cells, "exercise")]
-    passed = []
-    for cell in marked(cells, "solution"):
-        if "check(" in cell.source:
-            shown = "\n".join(str(o.get("data", {}).get("text/plain", "")) for o in cell.outputs)
-            assert re.search(r"\bpassed\b|\ball \d+ checks\b", shown), f"a solution fails:\n{shown}"
-            passed.append(cell.metadata["tfbook"]["solution"])
-    assert exercises and sorted(passed) == sorted(exercises)
+def kind_of(cell):
+    """The kind of an exercise of a road: *By hand.*, *Predict.*, *Code.* …"""
+    said = re.search(r"\)\.\*\*[\s>]+\*([^*]+)\*", cell.source)
+    return roads.kind(said[1]) if said else "none"
+
+
+def answers(cells):
+    """Exercises whose solution passes its own check, those that are solved, and those asked."""
+    passed, solved, asked, exercise = [], set(), set(), ""
+    for cell in cells:
+        marks = cell.metadata.get("tfbook", {})
+        if cell.cell_type == "markdown":
+            exercise = marks.get("exercise", "")
+        if isinstance(marks.get("solution"), str):
+            solved.add(marks["solution"])
+            if "check(" in cell.source:
+                plain = [str(o.get("data", {}).get("text/plain", "")) for o in cell.outputs]
+                shown = "\n".join(plain)
+                assert re.search(r"\bpassed\b|\ball \d+ checks\b", shown), f"fails:\n{shown}"
+                passed.append(marks["solution"])
+        elif cell.cell_type == "code" and re.search(ASKS, cell.source, re.M):
+            asked.add(exercise)  # in the cells right below it
+    return passed, solved, asked
+
+
+def test_each_exercise_has_a_solution_which_passes_its_own_check(chapter, road):
+    """On a road, what is coded, built or broken does; the rest is answered in a box or solved."""
+    cells = marked(chapter, "exercise")
+    passed, solved, asked = answers(chapter)
+    names = [cell.metadata["tfbook"]["exercise"] for cell in cells]
+    checked = [c for c in cells if not road or kind_of(c) in ("code", "build", "break it")]
+    wanted = [cell.metadata["tfbook"]["exercise"] for cell in checked]
+    assert names and sorted(wanted) == sorted(passed)
+    assert set(names) - set(passed) <= solved | asked
 
 
 def test_it_cites_and_it_claims(prose, cells):
     assert CITATION in prose
     assert re.search(r"^\s*claim\(", code_of(cells), re.M)
+
+
+def deeper_faults(cells):
+    """Yield what a deeper page lacks: its sections stand alone, and say whom they are for."""
+    levels = [level for level, _ in headings(prose_of(cells))]
+    if not cells[0].source.startswith("# ") or levels.count(1) != 1:
+        yield "does not begin with its only title"
+    if any(after > before + 1 for before, after in zip(levels, levels[1:], strict=False)):
+        yield "skips a level of headings"
+    for title, section in list(sections_of(cells).items())[1:]:
+        words = section[0].source.partition("\n")[2].strip() or section[1].source
+        if title not in FRAME and not re.match(r"[>*_ ]*Read this when ", words):
+            yield f"{title!r} does not open with 'Read this when'"
+
+
+def test_deeper_pages_say_when_to_read_each_section():
+    for page in PAGES:
+        if page.stem.endswith(DEEPER):
+            assert list(deeper_faults(nbformat.read(page, as_version=4).cells)) == [], page.stem
+
+
+def test_a_planted_fault_of_a_deeper_page_is_found():
+    text = nbformat.v4.new_markdown_cell
+    good = [text(t) for t in ("# T", "## A\n\nText.", "## B", "Read this when you")]
+    assert [*deeper_faults(good)] == ["'A' does not open with 'Read this when'"]
+    good[1] = text("## A\n\n> *Read this when you.*\n\n### C\n\nText.")
+    assert [*deeper_faults(good)] == []
+    assert [*deeper_faults([text("# T\n\n### C")])] == ["skips a level of headings"]
+    assert [*deeper_faults([text("## T\n\nRead this when it")])]

@@ -12,6 +12,7 @@ from repofiles import ROOT, findings
 
 from book.tools import notebooks
 from book.tools.conventions import Reader
+from book.tools.index import claims_of
 from book.tools.targets import FENCE
 
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
@@ -20,7 +21,7 @@ CHAPTER_BYTES = 3_000_000
 IMAGE_BYTES = 150_000
 CODE_LINES = 25
 TIMING = "nbval-ignore-output"
-TAGS = {"hide-input", "hide-cell", "hide-output", "remove-input", TIMING}
+TAGS = {"hide-input", "hide-cell", "hide-output", "remove-input", "verify", TIMING}
 # A path, an address in memory, or a warning has no business in a published output.
 MACHINE = re.compile(
     "|".join(
@@ -184,6 +185,9 @@ def sources(path):
 
 def says(cell):
     """The first line of a folded cell, which JupyterLab shows in place of the code."""
+    if "verify" in tags(cell):
+        claims = len(claims_of(cell.source)[0])
+        return f"# Folded: {claims} verification{'s' if claims > 1 else ''}.\n"
     drawn = any(kind.startswith("image/") for o in cell.outputs for kind in o.get("data", {}))
     return f"# Folded: the code of the {'figure' if drawn else 'output'} below.\n"
 
@@ -194,8 +198,17 @@ def folds(path):
         wanted = {name for tag in tags(cell) for name in notebooks.FOLDS.get(tag, ())}
         if missing := wanted - set(cell.metadata.get("jupyter", {})):
             yield f"cell {number} is folded in the page, but has no {sorted(missing)}"
-        if "hide-input" in tags(cell) and not cell.source.startswith(says(cell)):
+        if tags(cell) & {"hide-input", "verify"} and not cell.source.startswith(says(cell)):
             yield f"cell {number} does not begin with {says(cell)!r}"
+
+
+def verifications(path):
+    """What a verification shows is folded with it: claims, and nothing else."""
+    for number, cell in code(path):
+        shown = [output.get("data", {}).get("text/html", "") for output in cell.outputs]
+        claims = [html for html in shown if 'class="tfbook-claim"' in html]
+        if "verify" in tags(cell) and not len(claims) == len(shown) > 0:
+            yield f"cell {number}: verifies, and shows {len(claims)} claims of {len(shown)}"
 
 
 def seeds(path):
@@ -246,7 +259,7 @@ def others_passes(path):
 LOOKS = (
     normal_form, cell_ids, order, kernel, complaints, machines_and_warnings, widget_views,
     no_text_form, pictures, markdown_images, weight, left_out, unknown_tags, sources, folds,
-    seeds, conventions, open_solutions, others_passes,
+    verifications, seeds, conventions, open_solutions, others_passes,
 )  # fmt: skip
 
 
@@ -279,6 +292,12 @@ def _text(source):
 
 HEAVY = base64.b64encode(b"x" * (IMAGE_BYTES + 1)).decode()
 SAYS = {"image/png": {"alt": "A line that rises from zero to one and stays."}}
+CLAIM = "claim('a', 'S.', x, 1)\n"
+LINE, SAID = (
+    nbformat.v4.new_output("display_data", {"text/html": html, "text/plain": "x"})
+    for html in ('<div class="tfbook-claim"></div>', "<p>")
+)
+VERIFY = {"tags": ["verify"], "jupyter": {"source_hidden": True, "outputs_hidden": True}}
 PLANTED = [
     (order, [_cell(), _cell()], "from top to bottom"),
     (complaints, [_cell(outputs=[nbformat.v4.new_output("error", ename="E", evalue="v")])], "E"),
@@ -300,6 +319,10 @@ PLANTED = [
     (others_passes, [_cell("check('a', f, record=False)")], "nowhere else"),
     (folds, [_cell("x", tags=["remove-input"])], "no ['source_hidden']"),
     (folds, [_cell("x", tags=["hide-input"], jupyter={"source_hidden": True})], "does not begin"),
+    (folds, [_cell(f"# Folded: 1 verification.\n{CLAIM * 2}", **VERIFY)], "Folded: 2 verif"),
+    (verifications, [_cell(CLAIM, [SAID], **VERIFY)], "shows 0 claims of 1"),
+    (verifications, [_cell(CLAIM, **VERIFY)], "shows 0 claims of 0"),
+    (verifications, [_cell(CLAIM, [LINE, SAID], **VERIFY)], "shows 1 claims of 2"),
     (seeds, [_cell("torch.manual_seed(0)"), _cell("torch.manual_seed(1)")], "[0, 1]"),
     (weight, [nbformat.v4.new_markdown_cell("x" * CHAPTER_BYTES)], "bytes"),
     (normal_form, [_cell(extra=1)], "normal form"),
@@ -342,3 +365,10 @@ def test_a_planted_fault_is_found(tmp_path, look, cells, words):
     path.write_text(json.dumps(made), encoding="utf-8")
     (found,) = look(path)
     assert words in found
+
+
+def test_verifications_that_are_folded_and_say_so_are_no_fault(tmp_path):
+    path = tmp_path / "a.ipynb"
+    cell = _cell(f"# Folded: 2 verifications.\n{CLAIM * 2}", [LINE, LINE], **VERIFY)
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path)
+    assert [*folds(path), *verifications(path), *unknown_tags(path)] == []

@@ -1,5 +1,6 @@
 """Claims: what passes, what must not, what is shown, and what nbval may overlook."""
 
+import html
 import re
 import subprocess
 import sys
@@ -305,6 +306,76 @@ def test_the_html_form_escapes_and_has_an_anchor():
     assert "<i>" not in page
     assert "<b>" not in page
     assert "&lt;i&gt;1 &amp; 2" in page
+
+
+def line_and_fold(shown):
+    """What a claim shows at once, and what stands in its fold."""
+    page = shown._repr_mimebundle_()["text/html"]
+    before, summary, fold = re.fullmatch(
+        r"(.*)<details[^>]*>(<summary.*</summary>)(.*)</details></div>", page
+    ).groups()
+    return [html.unescape(re.sub(r"<[^>]+>", "", p)).strip() for p in (before + summary, fold)]
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected", "named", "shown"),
+    [
+        (0.31, 0.3, {"tolerance": 0.1}, "0.31"),
+        (1234567, 1234567, {}, "1234567"),
+        ([3, 2, 4, 1], [3, 2, 4, 1], {}, "[3, 2, 4, 1]"),
+        ([[3, 2], [4, 1]], [[3, 2], [4, 1]], {}, "[[3, 2], [4, 1]]"),
+        ("cat", "cat", {}, "'cat'"),
+        (0.7, 0, {"relation": "above"}, "0.7"),
+        (-0.2, 0, {"relation": "below"}, "-0.2"),
+        (2e-4, 1e-3, {"relation": "below"}, "0.0002"),
+        (0.97, 1, {"tolerance": 0.15, "sentence": "The variance is 1."}, "0.97"),
+        # What had to be nothing, and what is no number:
+        (torch.full((3, 5), 1e-7), torch.zeros(3, 5), {"tolerance": 1e-6}, "numbers"),
+        (1e-9, 0, {"tolerance": 1e-6}, "numbers"),
+        ([0.0, 1e-9], [0, 0], {"tolerance": 1e-6}, "numbers"),
+        (1e-9, 1e-6, {"relation": "below"}, "numbers"),
+        (-0.2, 0, {"relation": "at most", "tolerance": 1e-5}, "numbers"),
+        (True, True, {}, "numbers"),
+        ([3, 2, 4, 1, 5], [3, 2, 4, 1, 5], {}, "numbers"),
+        (["a", "b"], ["a", "b"], {}, "numbers"),
+        (torch.arange(20.0), 19, {"relation": "at most"}, "numbers"),
+        (torch.eye(5).bool(), torch.eye(5).bool(), {}, "numbers"),
+        # What the sentence says already:
+        (512, 512, {"sentence": "Eight of 64 are 512 wide."}, "numbers"),
+        (1 + 1e-7, 1, {"tolerance": 1e-6, "sentence": "The rows sum to 1."}, "numbers"),
+    ],
+)
+def test_the_line_shows_a_number_only_where_it_says_something(measured, expected, named, shown):
+    given = {"slug": "a", "sentence": "It is so.", "wrong": None} | named
+    made = evaluate(measured=measured, expected=expected, **given)
+    line, fold = line_and_fold(made)
+    assert line == f"✓ {given['sentence']} {shown}"
+    told = "" if shown == made.measured else f"measured {made.measured}; "
+    assert fold == f"{told}expected {made.expected}"
+
+
+def test_whether_it_shows_the_number_does_not_depend_on_the_machine():
+    """Two machines measure a little differently, and the lines are compared."""
+    for expected, digits in ((1.0, 4), (0.3, 1), (0, 4), (1e-6, 4)):
+        near = {
+            claims.speaks(evaluate("a", "It is 1.", expected + d, expected, 1e-5, digits=digits))
+            for d in (0, 1e-9, -9e-6, 9e-6)
+        }
+        assert len(near) == 1
+
+
+def test_a_wrong_value_stands_in_the_fold():
+    line, fold = line_and_fold(make(0.5, 0.5, 0.1, wrong=0.7))
+    assert "0.7" not in line and fold == "expected 0.5 ± 0.1; not 0.7"
+
+
+def test_the_line_is_calm():
+    """No dot begins a wrapped line, the fold opens by keyboard, styles are inline and plain."""
+    page = make(0.5, 0.5, 0.1, wrong=0.7)._repr_mimebundle_()["text/html"]
+    assert "·" not in page and " open" not in page
+    assert page.count("<details") == page.count("<summary") == page.count("</summary>") == 1
+    assert page.count("tfbook-claim-measured") == 1
+    assert not re.search(r"var\(|<script|<style|tabindex|aria-label", page)
 
 
 def test_claim_shows_itself_once_in_a_notebook_and_returns_nothing(monkeypatch):

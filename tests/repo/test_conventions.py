@@ -15,6 +15,7 @@ WORKS = """
 """
 GLOSSARY = "# Glossary\n\n```{glossary}\nlogit\n  A score.\n\nBIO tags\n  Letters.\n```\n"
 ABOVE = "# Road\n\n## Why `x`? *Yes*\n\n$$\na \\tag{2.1}\n$$\n\n> **Exercise 2.1 (T).** Do."
+CLAIM = "claim('x', 'X holds.', x, 1)"
 BIB, WORDS, API = "../book/bibliography.md#", "../book/glossary.md#", "../book/api/data.md#tfbook"
 DROPDOWN = ":label: sol-a\n:class: dropdown\n```\n\n"
 
@@ -36,7 +37,7 @@ def book(tmp_path):
     for name, content in (files | {"bibliography.md": "", "api/data.md": ""}).items():
         (tmp_path / "book" / name).write_text(content, encoding="utf-8")
     for name in ("02_a", "lab_a", "start/lab_a"):
-        cells = [text(ABOVE.replace("2.", "") if "lab" in name else ABOVE)]
+        cells = [text(ABOVE.replace("2.", "") if "lab" in name else ABOVE), code(CLAIM)]
         nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / f"chapters/{name}.ipynb")
 
     def turn(*cells, name="03_b"):
@@ -75,6 +76,7 @@ def book(tmp_path):
         ("[a](start/lab_a.ipynb)", "{download}`a <start/lab_a.ipynb>`"),
         ("[(2.1)](02_a.ipynb#Why-x?-Yes)", "{eq}`eq:2.1`"),
         ("[(1)](lab_a.ipynb#Why-x?-Yes)", "{eq}`eq:lab_a:1`"),
+        ("[✓](02_a.ipynb#claim-x)", "{claimed}`✓ <chapters/02_a#claim-x>`"),
         ("[a](https://a.example/b_(c)#d)", "[a](https://a.example/b_(c)#d)"),
         ("# A\n$$\na\\\\\nb . \\tag{3.1}\n$$\n[(3.1)](#A)",
          "# A\n$$\na\\\\\nb .\n$$ (eq:3.1)\n{eq}`eq:3.1`"),
@@ -147,6 +149,8 @@ def test_a_chapter_counts_on_where_its_page_before_ends(book):
         (["[a](02_a.ipynb#Nowhere)"], "links to #Nowhere, which is no heading of 02_a"),
         (["# A\n\n[(3.1)](#A)"], "links to equation (3.1), which 03_b does not have"),
         (["[(2.1)](02_a.ipynb#Road)"], "equation (2.1) stands in #Why-x?-Yes, not in #Road"),
+        (["[✓](02_a.ipynb#claim-y)"], "links to #claim-y, which 02_a does not claim"),
+        (["[✓](#claim-x)"], "links to #claim-x, which 03_b does not claim"),
         (["$$\nx \\tag{3.2}\n$$"], "equation 3.2 should be 3.1"),
         (["$$\nx \\tag{4.1}\n$$"], "equation 4.1 should be 3.1"),
         ([text("> **Exercise 3.2 (T).** Do.", exercise="ex-a")], "exercise 3.2 should be 3.1"),

@@ -34,7 +34,7 @@ ROOMS = {
     "pretrained": "files part_names decoders families conversion loading",
     "generation": "streaming prompts sampling decoding conversation tables scoring beam "
     "speculative",
-    "teaching": "boxes claims plotting explorables exercises",
+    "teaching": "boxes claims listings plotting explorables exercises",
     "experiments": "",
     "commands": "arguments training measuring",
     "__main__": "",

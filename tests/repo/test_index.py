@@ -181,6 +181,88 @@ def test_an_excused_erratum_wants_none(faults):
     assert faults(*cells, chapter="03_b") == []
 
 
+# --- two pages of one chapter, and what is often got wrong -------------------------------------
+
+
+@pytest.fixture
+def both(tmp_path):
+    """Write a road and its deeper page and return what is wrong with the index, and the index."""
+
+    def check(road, deeper):
+        for name, cells in (("02_a", road), ("02_a_deeper", deeper)):
+            notebook = nbformat.v4.new_notebook(cells=[text(f"# {name}"), *cells])
+            nbformat.write(notebook, tmp_path / f"{name}.ipynb")
+        found = index.scan(tmp_path)
+        return index.problems(found, TOPICS, ERRATA), found
+
+    return check
+
+
+def test_a_topic_and_an_erratum_may_be_at_home_on_the_deeper_page(both):
+    problems, found = both(COMPLETE[:1], COMPLETE[1:])
+    assert problems == []
+    assert found.topics["T1"][0].page == "02_a_deeper"
+    assert found.topics["T1"][0].chapter == found.topics["T2"][0].chapter == "02_a"
+    problems, _ = both(COMPLETE, COMPLETE[1:])
+    assert any("topic T1 has 2 homes" in problem for problem in problems)
+    assert any("claim rows is made 2 times" in problem for problem in problems)
+
+
+TABLE = """\
+## Often got wrong
+
+| You may hear | What holds | Verified |
+|---|---|---|
+| A row sums to $\\|a\\|$. | It sums to `1`. | [✓](02_a_deeper.ipynb#claim-rows) |
+"""
+
+
+def test_rows_know_what_is_said_what_holds_the_claim_and_the_erratum(both):
+    for name in ("rows", "claim-rows"):
+        problems, found = both([COMPLETE[0], text(TABLE, wrong={name: "E1"})], COMPLETE[1:])
+        assert problems == []
+        (row,) = found.wrongs
+        assert (row.says, row.holds) == ("A row sums to $|a|$.", "It sums to `1`.")
+        assert (row.page, row.slug, row.erratum) == ("02_a_deeper", "rows", "E1")
+
+
+LAX = COMPLETE[1].source.replace(", wrong=2.0", "")
+
+
+@pytest.mark.parametrize(
+    ("table", "marks", "deeper", "words"),
+    [
+        (TABLE.replace("_deeper", ""), {"rows": "E1"}, COMPLETE[1], "02_a makes no claim rows"),
+        (TABLE.replace("claim-rows", "claim-x"), {"x": "E1"}, COMPLETE[1], "makes no claim x"),
+        (TABLE, {"rows": "E2"}, COMPLETE[1], "E2, which is not at home in this chapter"),
+        (TABLE, {"rows": "E2"}, COMPLETE[1], "erratum E1 has its home in 02_a_deeper, cell 1"),
+        (TABLE, {"rows": "E9"}, COMPLETE[1], "names erratum E9, which does not exist"),
+        (TABLE, {"rows": "E1"}, code(LAX, topics=["T1"], errata=["E1"]), "rejects no wrong value"),
+        (TABLE, {}, COMPLETE[1], "names no erratum for the row of rows"),
+        (TABLE, {"rows": "E1", "more": "E2"}, COMPLETE[1], "no row links to more"),
+        (TABLE.replace("[✓]", "[yes]"), {"rows": "E1"}, COMPLETE[1], "has to end with [✓]"),
+        (TABLE.replace("may", "will"), {"rows": "E1"}, COMPLETE[1], "has no table with the head"),
+        (TABLE.replace("##", "## Not"), {"rows": "E1"}, COMPLETE[1], "belongs into the section"),
+    ],
+)
+def test_a_row_that_does_not_keep_its_promise_is_noticed(both, table, marks, deeper, words):
+    problems, _ = both([COMPLETE[0], text(table, wrong=marks)], [deeper])
+    assert any(words in problem for problem in problems), problems
+
+
+def test_a_table_without_its_metadata_is_noticed(both):
+    problems, _ = both([COMPLETE[0], text(TABLE)], [COMPLETE[1]])
+    assert problems == ["02_a, cell 2 (Often got wrong): the metadata names no erratum for the row "
+                        "of rows"]  # fmt: skip
+
+
+def test_an_erratum_has_one_row(both):
+    twice = TABLE + TABLE.splitlines()[-1].replace("rows", "more")
+    more = code(COMPLETE[1].source.replace("'rows'", "'more'"))
+    road = [COMPLETE[0], text(twice, wrong={"rows": "E1", "more": "E1"})]
+    assert both(road, [COMPLETE[1], more])[0] == ["erratum E1 has 2 rows in 'Often got wrong'"]
+
+
 # --- what the site is given -------------------------------------------------------------------
 
 

@@ -146,6 +146,27 @@ def test_every_chapter_is_in_the_table_of_contents_and_every_entry_exists():
     assert chapters <= entries, "a chapter is missing in _toc.yml"
 
 
+def astray(toc, pages):
+    """The deeper pages that do not stand right below their road in the table of contents."""
+    nested = {
+        section["file"]: entry["file"]
+        for part in toc["parts"]
+        for entry in part["chapters"]
+        for section in entry.get("sections", ())
+    }
+    deeper = [page for page in pages if page.endswith("_deeper")]
+    return [page for page in deeper if nested.get(page) != page.removesuffix("_deeper")]
+
+
+def test_deeper_pages_stand_below_their_roads():
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    assert astray(toc, [f"chapters/{p.stem}" for p in (ROOT / "chapters").glob("*.ipynb")]) == []
+    planted = {"parts": [{"chapters": [{"file": "a", "sections": [{"file": "a_deeper"}]}]}]}
+    assert astray(planted, ["a", "a_deeper"]) == []
+    planted["parts"][0]["chapters"].append({"file": "b_deeper"})
+    assert astray(planted, ["b", "b_deeper"]) == ["b_deeper"]
+
+
 def test_explained_in_names_a_chapter_that_exists():
     for path in named(".py", under="tfbook"):
         for name in re.findall(r"chapters/(\w+)", path.read_text(encoding="utf-8")):
@@ -153,12 +174,12 @@ def test_explained_in_names_a_chapter_that_exists():
 
 
 def unknown_sections(path):
-    """Each `chapters/NAME, section "HEADING"` that leads nowhere."""
+    """Each `chapters/NAME, section "HEADING"` that is on neither page of the chapter."""
     text = " ".join(path.read_text(encoding="utf-8").split())
     for chapter, section in re.findall(r'chapters/(\w+), section "([^"]+)"', text):
-        if section not in re.findall(
-            r"^#{1,6} (.+?)\s*$", prose(ROOT / "chapters" / f"{chapter}.ipynb"), flags=re.M
-        ):
+        pages = [ROOT / "chapters" / f"{chapter}{end}.ipynb" for end in ("", "_deeper")]
+        both = "\n".join(prose(page) for page in pages if page.exists())
+        if section not in re.findall(r"^#{1,6} (.+?)\s*$", both, flags=re.M):
             yield f"chapters/{chapter} has no section {section!r}"
 
 

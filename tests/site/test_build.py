@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -12,8 +13,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tfbook.attention import attend
+from tfbook.teaching.claims import evaluate
+from tfbook.teaching.listings import core
+
 ROOT = Path(__file__).resolve().parents[2]
 JUPYTER_BOOK = str(Path(sys.executable).with_name("jupyter-book"))
+NESTED = {"sections": [{"file": "chapters/03_rows_deeper"}]}
+ATTEND, BACK = "tfbook.attention.attend", ("book/bibliography", "book/api/attention")
 ALT = "A square of seven by three points, all of them grey."
 TEXT = """\
 # Chapter
@@ -28,11 +35,39 @@ $$
 
 See [(3.1)](#What's-a-sum?) of ([B, 2020](../book/bibliography.md#a2020b)), and [up](#Chapter).
 """
+WRONG = r"""
+## Often got wrong
+
+| You may hear | What holds | Verified |
+|---|---|---|
+| "Sums are $\|a\|$." | No, [see](#Chapter), ([B, 2020](../book/bibliography.md#a2020b)). \
+| [✓](03_rows_deeper.ipynb#claim-far-one) |
+| The rest. | `x` holds, [there](03_rows_deeper.ipynb#Far-away). | [✓](#claim-rows-sum) |
+""".replace("\\\n", "")
+DEEPER = """\
+# More of rows
+
+## Far away
+
+$$
+y \\tag{3.2}
+$$
+
+> **Exercise 3.2 (Far).** See [(3.1)](03_rows.ipynb#What's-a-sum?).
+> Or [✓](03_rows.ipynb#claim-rows-sum).
+"""
 LAB = "# Lab\n\n[(3.1)](03_rows.ipynb#What's-a-sum?) [sums](03_rows.ipynb#What's-a-sum?)\n\n"
 CLAIM = {
     "text/plain": "claim rows-sum: Rows sum to one. | measured 1 | expected 1 ± 1e-06 | not 2",
     "text/html": '<div class="tfbook-claim" id="claim-rows-sum">Rows sum to one.</div>',
 }
+
+
+def claimed(slug, sentence, wrong=""):
+    """A cell that claims, and what it stores."""
+    line = evaluate(slug, sentence, 1.0, 1, 1e-6, wrong=wrong or None)
+    told = f", wrong={wrong}" if wrong else ""
+    return f'claim("{slug}", "{sentence}", x, 1, 1e-6{told})', line._repr_mimebundle_()
 
 
 def png(width=7, height=3):
@@ -73,9 +108,20 @@ def build(folder, *, marks, page="", text=""):
         markdown("d", "After it."),
         code("draw()", picture, {"image/png": marks}),
         code(claim, CLAIM, **treats),
+        markdown("e", "Verified:"),
+        code(*claimed("first-one", "It is one."), tags=["verify"]),
+        code(*claimed("second-one", "It is one, too."), tags=["verify"]),
+        code("listing(attend)", core(attend)._repr_mimebundle_()),
     ]  # fmt: skip
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    rows = {"wrong": {"rows-sum": "E017", "claim-far-one": "E018"}}
+    cells += [markdown("w", WRONG, **rows)]
+    far = claimed("far-one", "It is one, far away.", wrong=2.0)
+    deeper = [
+        markdown("a", DEEPER, exercise="ex-far"),
+        code(*far, tags=["verify"], tfbook={"topics": ["T030"], "errata": ["E018"]}),
+    ]
     notebook = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
     pages = {
         "book/start.md": "# Start\n\n```{claims-index}\n```\n```{topic-index}\n```\n"
@@ -84,15 +130,17 @@ def build(folder, *, marks, page="", text=""):
         f"```{{chapter-list}}\n03_rows: About rows\n04_later: About more\n```\n{page}",
         "book/references.bib": "@misc{a2020b, author={A B}, title={T}, year={2020}}",
         "book/bibliography.md": "# Works\n\n```{bibliography}\n:all:\n```\n",
+        "book/api/attention.md": f"# Room\n\n```{{eval-rst}}\n.. py:function:: {ATTEND}\n```\n",
         "chapters/03_rows.ipynb": json.dumps(notebook),
+        "chapters/03_rows_deeper.ipynb": json.dumps(notebook | {"cells": deeper}),
         "chapters/lab_x.ipynb": json.dumps(notebook | {"cells": [markdown("x", f"{LAB}{text}")]}),
         "_toc.yml": yaml.safe_dump(
             {
                 "format": "jb-book",
                 "root": "book/start",
                 "parts": [
-                    {"numbered": 2, "chapters": [{"file": "chapters/03_rows"}]},
-                    {"chapters": [{"file": "chapters/lab_x"}, {"file": "book/bibliography"}]},
+                    {"numbered": 2, "chapters": [{"file": "chapters/03_rows"} | NESTED]},
+                    {"chapters": [{"file": f} for f in ("chapters/lab_x", *BACK)]},
                 ],
             }
         ),
@@ -113,7 +161,7 @@ def build(folder, *, marks, page="", text=""):
 def good(tmp_path_factory):
     """The pages of a faultless small book."""
     folder = tmp_path_factory.mktemp("good")
-    status, said = build(folder, marks={"alt": ALT, "width": 14})
+    status, said = build(folder, marks={"alt": ALT, "width": 14, "kind": "drawing"})
     assert status == 0, said[-3000:]
     return folder / "_build" / "html"
 
@@ -132,6 +180,7 @@ def test_a_picture_gets_its_text_and_its_size(chapter):
     (tag,) = [t for t in chapter.split("<img ") if "tfbook-picture" in t[:40]]
     assert f'alt="{ALT}"' in tag and 'loading="lazy"' in tag
     assert 'width="14"' in tag and 'height="6"' in tag
+    assert tag.startswith('class="tfbook-picture tfbook-drawing"')
 
 
 def test_the_only_chapter_keeps_its_number(chapter, start):
@@ -154,7 +203,7 @@ def test_indexes_link_to_the_claim_and_to_the_section(start):
     assert '<a class="reference internal" href="../chapters/03_rows.html#claim-rows-sum">' in start
     assert "measured 1 · expected 1 ± 1e-06 · not 2" in start
     assert 'href="../chapters/03_rows.html#rows-of-a"' in start
-    assert "1 topics have their place" in start and "1 corrections have their place" in start
+    assert "2 topics have their place" in start and "2 corrections have their place" in start
 
 
 def test_anchors_of_the_indexes_exist(chapter):
@@ -164,6 +213,80 @@ def test_anchors_of_the_indexes_exist(chapter):
 def test_a_figure_and_a_claim_stand_on_a_page_of_text(start):
     assert 'data-module="quiz"' in start and "js/explorables-host.js" in start
     assert 'id="claim-rows-sum"' in start
+
+
+def test_verifications_in_a_row_are_one_line(chapter):
+    (fold,) = re.findall(r'(?s)<details class="[^"]*tfbook-verified.*?</summary>.*', chapter)
+    line, _, inside = fold.partition("</summary>")
+    assert line.endswith("✓</span> <span>2 verified</span>")
+    order = [inside.index(part) for part in ("claim-first-one", "cell_input", "claim-second-one")]
+    assert order == sorted(order) and inside.index("</details>\n</div>") > order[-1]
+
+
+def test_a_listing_has_the_colours_of_code_and_leads_to_the_page_of_its_room(chapter, good):
+    listing = chapter.partition('class="tfbook-listing"')[2].partition("</pre>")[0]
+    assert '<span class="k">def</span>' in listing and ATTEND in listing
+    assert re.findall(r'href="(.*?)"', listing) == [f"../book/api/attention.html#{ATTEND}"]
+    assert f'id="{ATTEND}"' in (good / "book/api/attention.html").read_text(encoding="utf-8")
+
+
+def test_verifications_are_in_the_index(start):
+    assert '03_rows.html#claim-second-one">It is one, too.</a>' in start
+
+
+@pytest.mark.browser
+def test_a_link_to_a_folded_claim_opens_its_fold_and_not_its_numbers(good, browser):
+    page = browser.new_page()
+    page.goto((good / "book" / "start.html").as_uri())
+    page.locator('a[href$="#claim-second-one"]').first.click()
+    page.wait_for_url("**/03_rows.html#claim-second-one")
+    line = page.locator("#claim-second-one")
+    line.wait_for(state="visible")
+    page.wait_for_function("document.querySelector('#claim-second-one').checkVisibility()")
+    numbers = line.locator("summary")
+    assert line.locator("details").get_attribute("open") is None
+    numbers.focus()
+    page.keyboard.press("Enter")
+    assert "expected 1" in line.inner_text()
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def deeper(good):
+    return (good / "chapters" / "03_rows_deeper.html").read_text(encoding="utf-8")
+
+
+def test_a_deeper_page_counts_on_and_belongs_to_its_chapter(deeper, chapter, start):
+    assert '<span class="eqno">(3.2)' in deeper and "Exercise 3.2 " in deeper
+    assert 'href="03_rows.html#equation-eq-3-1">(3.1)</a>' in deeper
+    assert 'href="03_rows.html#claim-rows-sum"' in deeper
+    entry = r'<li class="toctree-l2[^"]*"><a class="[^"]*" href="03_rows_deeper.html"'
+    assert re.search(entry, chapter)
+    # In the indexes one heading for both pages; in the list of chapters a link behind the title.
+    assert start.count('id="in-rows') == 3 and "in-rows-deeper" not in start  # three indexes
+    assert '03_rows_deeper.html#claim-far-one">It is one, far away.</a>' in start
+    assert '03_rows_deeper.html#far-away">Far away</a>' in start
+    assert '03_rows_deeper.html">deeper</a>' in start.partition("About rows")[0]
+
+
+def test_rows_of_what_is_often_got_wrong_link_to_their_claims(chapter):
+    table = chapter.partition('id="often-got-wrong"')[2].partition("</table>")[0]
+    links = re.findall(r'<a class="tfbook-claimed[^"]*" href="([^"]*)">✓</a>', table)
+    assert links == ["03_rows_deeper.html#claim-far-one", "#claim-rows-sum"]
+
+
+def test_corrections_are_made_from_the_rows(start):
+    first, second = start.split('class="tfbook-correction')[1:3]
+    assert 'id="correction-E018"' in first and 'id="correction-E017"' in second  # as in the table
+    for words in (
+        "You may hear", '“Sums are <span class="math notranslate nohighlight">\\(|a|\\)</span>',
+        'href="../chapters/03_rows.html#chapter"', "bibtex", "<dt>Why</dt>",
+        'Verified in <a class="reference internal" '
+        'href="../chapters/03_rows_deeper.html#claim-far-one">Far away</a>. See ',
+    ):  # fmt: skip
+        assert words in first, words
+    assert 'href="../chapters/03_rows_deeper.html#far-away"' in second
+    assert "You may read" not in start
 
 
 def test_a_page_without_figures_loads_no_host(chapter):

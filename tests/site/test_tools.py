@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from book.tools import assets, pages, site
+from book.tools import assets, code_links, pages, rooms, site
+from tfbook import experiments
 from tfbook.teaching import explorables
 
 WORDS = set(re.findall(r"[\w-]+", '<div class="kept" id="here">'))
@@ -86,10 +87,45 @@ def test_wrapped_modules_carry_the_module_unchanged(tmp_path):
     ],
 )
 def test_docstrings_written_as_text_become_restructured_text(written, read):
-    app = SimpleNamespace(env=SimpleNamespace(found_docs={"chapters/02_attention"}))
+    env = SimpleNamespace(found_docs={"chapters/02_attention"})
+    app = SimpleNamespace(env=env, srcdir="nowhere")
     lines = written.split("\n")
     site.read_docstring(app, "function", "f", None, None, lines)
     assert "\n".join(lines) == read
+
+
+def test_outputs_link_to_where_code_is_documented():
+    entry = lambda page, anchor: SimpleNamespace(docname=page, node_id=anchor)  # noqa: E731
+    known = {
+        "tfbook.a.f": entry("book/api/a", "tfbook.a.f"),
+        "tfbook.a.m": entry("book/api/a", "module-tfbook.a.m"),
+        "tfbook.experiments.x_y": entry("book/api/e", "module-tfbook.experiments.x_y"),
+    }
+    assert code_links.find("tfbook.a.f", known) == ("book/api/a", "tfbook.a.f")
+    assert code_links.find("tfbook.a.m._hidden", known) == ("book/api/a", "module-tfbook.a.m")
+    assert code_links.find("tfbook.experiments.x_y", known) == ("book/api/e", "code-of-x-y")
+    assert code_links.find("tfbook.b.g", known) is None
+
+
+def test_the_code_of_an_experiment_stands_on_its_page_where_links_lead():
+    text = rooms.document("tfbook.experiments")
+    for name in rooms.modules_of(experiments):
+        anchor = code_links.code_of(name)
+        assert f'id="{anchor}"' in text and f"/tfbook/experiments/{name}.py\n" in text
+    assert "literalinclude" not in rooms.document("tfbook.teaching")
+
+
+def test_docstrings_lead_to_the_page_that_has_their_section(tmp_path):
+    cell = {"cell_type": "markdown", "id": "a", "metadata": {}, "source": "## Far away"}
+    notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "chapters" / "02_a_deeper.ipynb").write_text(json.dumps(notebook))
+    app = SimpleNamespace(env=SimpleNamespace(found_docs={"chapters/02_a"}), srcdir=str(tmp_path))
+    places = {"Far\naway": "02_a_deeper", "Far away": "02_a_deeper", "Near": "02_a"}
+    for section, page in places.items():
+        lines = [*f'Explained in: chapters/02_a, section "{section}".'.split("\n")]
+        site.read_docstring(app, "function", "f", None, None, lines)
+        assert f":doc:`chapters/02_a </chapters/{page}>`, section" in "\n".join(lines)
 
 
 def test_signatures_name_types_without_their_modules():

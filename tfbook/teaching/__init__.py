@@ -18,6 +18,7 @@ _HOME = {
     "ClaimError": "claims",
     "claim": "claims",
     "Drawing": "plotting",
+    "listing": "listings",
     "bars": "plotting",
     "figure": "plotting",
     "heatmap": "plotting",

@@ -26,6 +26,12 @@ RELATIONS = ("equal", "at most", "at least", "above", "below")
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 SHOWN_VALUES = 8
 SHOWN_CHARACTERS = 80
+WORD = re.compile(r"'[^'\n]{1,24}'")
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+BOUND = re.compile(r"(?:(at most|at least|above|below) )?(.*?)(?: ± (.*))?", re.DOTALL)
+SHOWN_NUMBERS = 4  # on the line of a claim
+SMALL = 1e-4  # what is kept below this is meant to be nothing
+CLOSE = 1e-3  # relative; what is as near as this to the number in the sentence adds nothing to it
 
 
 class ClaimError(AssertionError):
@@ -55,21 +61,52 @@ class Claim:
         return {"text/plain": str(self), "text/html": self._html()}
 
     def _html(self) -> str:
-        numbers = [
-            f'measured <span class="tfbook-claim-measured">{html.escape(self.measured)}</span>',
-            f'expected <span class="tfbook-claim-expected">{html.escape(self.expected)}</span>',
-        ]
+        """Return the line: tick, sentence, the measured number where it says something; a fold."""
+        rest = f'expected <span class="tfbook-claim-expected">{html.escape(self.expected)}</span>'
         if self.wrong is not None:
-            wrong = html.escape(self.wrong)
-            numbers.append(f'not <span class="tfbook-claim-wrong">{wrong}</span>')
+            rest += f'; not <span class="tfbook-claim-wrong">{html.escape(self.wrong)}</span>'
+        shown = f'<span class="tfbook-claim-measured">{html.escape(self.measured)}</span>'
+        head, title = shown, ' title="measured"'
+        if not speaks(self):
+            head, title, rest = "numbers", "", f"measured {shown}; {rest}"
         return (
             f'<div class="tfbook-claim" id="claim-{html.escape(self.slug)}" style="{box("green")}">'
             f'<span class="tfbook-claim-tick" aria-hidden="true" style="color: '
             f'{colour("green")}; font-weight: bold">✓</span> '
-            f'<span class="tfbook-claim-sentence">{html.escape(self.sentence)}</span>'
-            f'<span class="tfbook-claim-numbers" style="opacity: 0.75; font-size: 0.92em"> · '
-            f"{' · '.join(numbers)}</span></div>"
+            f'<span class="tfbook-claim-sentence">{html.escape(self.sentence)}</span> '
+            f'<details class="tfbook-claim-numbers" style="display: inline; font-size: 0.92em">'
+            f'<summary{title} style="display: inline; cursor: pointer; opacity: 0.75; '
+            f'text-decoration: underline">{head}</summary> {rest}</details></div>'
         )
+
+
+def speaks(claim: Claim) -> bool:
+    """Tell whether what a claim measured says more to a reader than that the sentence is true.
+
+    A number does, and so do up to four, or a word; but not what had to be nothing (a difference of
+    arrays, an equality with 0, a number below a very small one), and not what the sentence says.
+    All but the kind of the measurement is read off what was expected, which is the same anywhere.
+    """
+    if WORD.fullmatch(claim.measured):
+        return True
+    numbers = _parts(claim.measured)
+    if len(numbers) > SHOWN_NUMBERS or not all(map(NUMBER.fullmatch, numbers)):
+        return False
+    relation, bound, tolerance = BOUND.fullmatch(claim.expected).groups()
+    bounds = _parts(bound)
+    if relation in ("above", "at least") or not all(map(NUMBER.fullmatch, bounds)):
+        return True
+    largest = max(abs(float(each)) for each in bounds)
+    if relation == "below":
+        return not 0 < largest <= SMALL  # below 0: a difference with a sign
+    if relation == "at most":
+        return largest > SMALL
+    said = bound in re.findall(NUMBER, claim.sentence)
+    return largest > 0 and not (said and float(tolerance or 0) <= CLOSE * largest)
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in re.sub(r"[\[\]]", "", text).split(",")]
 
 
 def claim(

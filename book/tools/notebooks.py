@@ -72,6 +72,8 @@ def _folded(cell: NotebookNode) -> list[str]:
     found = {name for name in ("source_hidden", "outputs_hidden") if marked.get(name)}
     if cell.cell_type == "code":
         found.update(*(FOLDS.get(tag, ()) for tag in cell.metadata.get("tags", ())))
+        if cell.metadata.get("tfbook", {}).get("predict"):
+            found.add("outputs_hidden")  # running the cell shows them
     return sorted(found)
 
 

@@ -2,8 +2,8 @@
 
 It reads the notebooks' Markdown (`conventions`), takes alternative text and size of pictures from
 them and refuses pictures without, numbers chapters as their files are numbered, loads a figure's
-scripts only where a figure stands, writes the indexes (`pages`), and brings the files that come
-from packages (`assets`).
+scripts only where a figure stands, folds what is to be predicted (`predictions`), writes the
+indexes (`pages`), and brings the files that come from packages (`assets`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,17 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 import tfbook
-from book.tools import assets, code_links, conventions, corrections, folds, pages, rooms, targets
+from book.tools import (
+    assets,
+    code_links,
+    conventions,
+    corrections,
+    folds,
+    pages,
+    predictions,
+    rooms,
+    targets,
+)
 
 LOG = logging.getLogger(__name__)
 CHAPTER = re.compile(r"chapters/(\d\d)_")
@@ -325,6 +335,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     for part in (code_links, corrections, folds):
         part.setup(app)
     app.add_node(nodes.image, override=True, html=(visit_picture, depart_picture))
+    app.add_node(predictions.Prediction, html=(predictions.visit, predictions.depart))
+    app.add_post_transform(predictions.FoldPredictions)
     app.connect("config-inited", settle_repository)
     app.connect("config-inited", name_version)
     app.connect("env-get-outdated", outdated_pages)

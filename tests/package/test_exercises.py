@@ -220,6 +220,81 @@ def test_descriptions_match_their_stubs():
             assert part in repr(description), name
 
 
+# a planted fault ----------------------------------------------------------------------------------
+
+
+def mean_of_rows(x: torch.Tensor) -> torch.Tensor:
+    """Return the mean of each row."""
+    total = sum(row.sum() for row in x)
+    return total / x.shape[-1]
+
+
+def _means(mean):
+    """The mean of each row comes back."""
+    x = _spec.numbers(2, 3, seed=1)
+    _spec.expect(mean(x), x.mean(-1))
+
+
+MENDED = "    return x.sum(-1) / x.shape[-1]\n"
+AS_IT_IS = """
+def mean_of_rows(x: torch.Tensor) -> torch.Tensor:
+    # Here the reader has written a comment.
+    total = sum(row.sum() for row in x)  # of what?
+    return total / x.shape[-1]
+"""
+OTHER_FAULT = AS_IT_IS.replace("x.shape[-1]", "x.shape[0]")
+INNER_FAULT = AS_IT_IS.replace("row.sum() for", "row.mean() for")
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """An exercise whose stub is a function with a fault; returns its answer to a source."""
+    exercise = _spec.Exercise(
+        name="mend-it", title="Mend it", level=1, section="", stub=mean_of_rows,
+        properties=(_means,), hints=("Look at the shape.",), broken=True,
+    )  # fmt: skip
+    monkeypatch.setattr(exercises, "_find", lambda name: exercise)
+
+    def answer(source):
+        scope = {"torch": torch}
+        exec(source, scope)
+        return exercises.evaluate("mend-it", scope["mean_of_rows"])
+
+    return answer
+
+
+@pytest.mark.untyped
+def test_a_planted_fault_is_to_be_found_as_long_as_nothing_has_changed(broken):
+    starting = exercises.describe("mend-it").stub
+    assert "total / x.shape[-1]" in starting
+    for source in (starting, AS_IT_IS):
+        report = broken(source)
+        assert report.state == "todo"
+        wanted = "Find the fault in `mean_of_rows` and mend it, then run the check again."
+        assert report.message == wanted
+        assert "Hint 1 of 1" in report._repr_mimebundle_()["text/html"]
+    for source in (OTHER_FAULT, INNER_FAULT):
+        assert broken(source).state == "fail"
+    assert broken(AS_IT_IS.partition("    total")[0] + MENDED).state == "pass"
+
+
+@pytest.mark.untyped
+def test_a_planted_fault_is_one():
+    """Of each exercise that is to be mended, the code to begin with fails."""
+    for name in NAMES:
+        exercise = exercises._find(name)
+        if exercise.broken:
+            with _guard.steady_torch(), pytest.raises(_spec.Wrong):
+                whole = dataclasses.replace(exercise, broken=False)
+                for test in exercise.properties:
+                    test(_guard.Guarded(whole, exercise.stub, 10.0))
+
+
+def test_an_empty_stub_is_to_be_filled_in():
+    report = exercises.evaluate("stable-softmax", stub_of("stable-softmax"))
+    assert report.message == "Fill in `stable_softmax`, then run the check again."
+
+
 def todo_ellipsis(scores):
     return ...
 

@@ -89,6 +89,8 @@ MAKE = {
     "soft_lookup_plane": explorables.soft_lookup_plane,
     "quiz with choices": lambda: explorables.quiz("a-b", "Which?", choices=CHOICES),
     "quiz with a number": lambda: explorables.quiz("c", "How many?", answer=3, tolerance=0.1),
+    "predict": lambda: explorables.predict("d", "Which of them?", choices=CHOICES),
+    "explain": lambda: explorables.explain("e", "Why?", model="Because.", rubric=["1", "2", "3"]),
 }
 KINDS = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -174,14 +176,14 @@ def test_module_stands_alone(name):
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", source)
 
 
-@pytest.mark.parametrize("name", [*explorables.NAMES, "shared"])
+@pytest.mark.parametrize("name", [*explorables.NAMES, *_base.HELPERS])
 def test_no_module_makes_markup_from_text(name):
     source = (_base.FOLDER / f"{name}.js").read_text(encoding="utf-8")
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", source)
 
 
 def test_names_are_the_modules_in_the_folder():
-    found = {path.stem for path in _base.FOLDER.glob("*.js")} - {"shared"}
+    found = {path.stem for path in _base.FOLDER.glob("*.js")} - set(_base.HELPERS)
     assert found == set(explorables.NAMES)
     made = {make().module for make in MAKE.values()}
     assert made == found
@@ -630,7 +632,8 @@ def test_a_quiz_loads_nothing_that_computes_and_a_figure_what_it_needs():
     lines = done.stdout.splitlines()
     quiz, figure = (set(line.split()) for line in lines if "tfbook" in line)
     shared = {"tfbook", "tfbook.teaching", "tfbook.teaching.explorables", "tfbook.teaching.boxes"}
-    rest = {f"tfbook.teaching.explorables.{name}" for name in ("_base", "_questions", "_quiz")}
+    own = ("_base", "_answers", "_questions", "_quiz")
+    rest = {f"tfbook.teaching.explorables.{name}" for name in own}
     assert {name for name in quiz if name.partition(".")[0] == "tfbook"} == shared | rest
     assert not {"torch", "numpy", "anywidget", "matplotlib"} & quiz
     assert {"torch", "tfbook.attention"} <= figure

@@ -76,6 +76,12 @@ def test_normal_form():
     nbformat.validate(done)
 
 
+def test_an_experiment_that_is_predicted_is_stored_with_its_outputs_folded():
+    cell = CODE("run()", metadata={"tags": ["remove-input"], "tfbook": {"predict": "a"}})
+    done = notebooks.normalise(nbformat.v4.new_notebook(cells=[cell]))
+    assert done.cells[0].metadata.jupyter == {"source_hidden": True, "outputs_hidden": True}
+
+
 def test_the_normal_form_of_a_normal_form_is_itself():
     once = notebooks.normalise(untidy())
     assert notebooks.normalise(copy.deepcopy(once)) == once

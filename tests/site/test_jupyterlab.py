@@ -50,6 +50,8 @@ OTHERS = {
     "schedule_designer": "explorables.schedule_designer()",
     "optimizer_paths": "explorables.optimizer_paths()",
     "byte_pairs": "explorables.byte_pairs()",
+    "predict": "explorables.predict('before', 'Which?', answer=1)",
+    "explain": "explorables.explain('own-words', 'Why?', model='So.', rubric=['a', 'b', 'c'])",
 }
 SETTINGS = {
     # Every cell stays in the page, so that it can be found without scrolling.
@@ -208,7 +210,7 @@ class Lab:
 TITLES = {
     name: eval(OTHERS.get(name, f"explorables.{name}()")).data["title"]
     for name in explorables.NAMES
-    if name != "quiz"
+    if name not in ("quiz", "predict", "explain")
 }
 
 

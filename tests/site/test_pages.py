@@ -529,7 +529,7 @@ def _parts(path):
 def _figures(path):
     if path.parent.name != "chapters":
         return set()
-    return set(re.findall(r'data-module="(\w+)"', _text(path))) - {"quiz"}
+    return set(re.findall(r'data-module="(\w+)"', _text(path))) - {"quiz", "predict", "explain"}
 
 
 def test_files_from_a_disk_are_alive(pages, site, open_page, settle):

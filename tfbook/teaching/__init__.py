@@ -1,4 +1,4 @@
-"""What only a chapter needs: claims, pictures, figures with controls, quizzes, graded exercises.
+"""What only a chapter needs: claims, pictures, figures with controls, questions, graded exercises.
 
 A name is imported when it is first used, so that a claim loads nothing that draws, and an exercise
 only the file it stands in.
@@ -28,6 +28,8 @@ _HOME = {
     "tensor_picture": "plotting",
     "who_sees_whom": "plotting",
     "quiz": "explorables",
+    "predict": "explorables",
+    "explain": "explorables",
     "check": "exercises",
     "progress": "exercises",
 }

@@ -81,8 +81,7 @@ def evaluate(name: str, function: Callable[..., Any], *, time_limit: float = 10.
         return Report(exercise, "pass")
     test, error = fault
     if isinstance(error, NotStarted):
-        message = f"Fill in `{exercise.stub.__name__}`, then run the check again."
-        return Report(exercise, "todo", message)
+        return Report(exercise, "todo", f"{exercise.begin}, then run the check again.")
     # A result can be so odd that the property itself stumbles over it.
     message = f"The result could not be compared ({type(error).__name__}: {error})."
     given, got, wanted = guarded.given, guarded.got, None

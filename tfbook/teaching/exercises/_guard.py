@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import permutations
+from types import CodeType
 from typing import Any, get_args, get_type_hints
 
 import torch
@@ -127,6 +128,8 @@ class Guarded:
         bound = inspect.signature(self.exercise.stub).bind(*args, **kwargs).arguments
         self.given = {name: _copy(value) for name, value in bound.items()}
         self.got = None
+        if self.exercise.broken and _same_code(self.function, self.exercise.stub):
+            raise NotStarted
         self._match_signature(args, kwargs)
         shared, changed = Shared(), ""
         try:
@@ -254,6 +257,21 @@ def _does_nothing(function: Callable[..., Any]) -> bool:
     if code is None:
         return False
     return not code.co_names and code.co_nlocals == len(inspect.signature(function).parameters)
+
+
+def _same_code(left: Any, right: Any) -> bool:
+    """Tell whether two functions do the same, word for word; comments and docstrings are free."""
+    codes = [getattr(inspect.unwrap(each), "__code__", None) for each in (left, right)]
+    return None not in codes and _words(codes[0]) == _words(codes[1])
+
+
+def _words(code: CodeType) -> tuple:
+    """What a function does, without where it stands and what its docstring says."""
+    steps = [
+        (step.opname, _words(step.argval) if isinstance(step.argval, CodeType) else step.argrepr)
+        for step in dis.get_instructions(code)
+    ]
+    return code.co_varnames[: code.co_argcount], *steps
 
 
 def _raised_in_python(error: BaseException) -> bool:

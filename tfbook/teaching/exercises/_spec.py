@@ -45,6 +45,8 @@ class Exercise:
     hints: from a nudge to nearly the solution.
     warm: modules that a right answer may load by a first call, such as that of an optimizer of
         PyTorch; a check loads them before its clock starts.
+    broken: the stub is a whole function with a planted fault, which the reader finds and mends; as
+        long as it is unchanged, the exercise counts as not started.
 
     Raises ValueError when a part is missing.
     """
@@ -57,6 +59,13 @@ class Exercise:
     properties: tuple[Callable[..., None], ...]
     hints: tuple[str, ...]
     warm: tuple[str, ...] = ()
+    broken: bool = False
+
+    @property
+    def begin(self) -> str:
+        """What to do with the stub, in words."""
+        name = self.stub.__name__
+        return f"Find the fault in `{name}` and mend it" if self.broken else f"Fill in `{name}`"
 
     def __post_init__(self) -> None:
         """Refuse an exercise that could not be shown or checked."""

@@ -1,4 +1,4 @@
-"""Figures and quizzes that live in the reader's browser, with or without a kernel.
+"""Figures and questions that live in the reader's browser, with or without a kernel.
 
     explorables.softmax_temperature(d_k=64)
 
@@ -25,12 +25,14 @@ _HOME = {
     "byte_pairs": "_bytepairs",
     "cache_growth": "_cache",
     "encoding_wavelengths": "_wavelengths",
+    "explain": "_explain",
     "head_viewer": "_heads",
     "module_source": "_base",
     "next_token_sampling": "_sampling",
     "optimizer_paths": "_optimizers",
     "pack_next_tokens": "_sampling",
     "pack_weights": "_packing",
+    "predict": "_predict",
     "quiz": "_quiz",
     "relative_bias_shapes": "_biases",
     "rope_rotation": "_rope",

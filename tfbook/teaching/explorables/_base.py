@@ -19,9 +19,11 @@ NAMES = (
     "byte_pairs",
     "cache_growth",
     "encoding_wavelengths",
+    "explain",
     "head_viewer",
     "next_token_sampling",
     "optimizer_paths",
+    "predict",
     "quiz",
     "relative_bias_shapes",
     "rope_rotation",
@@ -30,14 +32,18 @@ NAMES = (
     "soft_lookup_plane",
     "softmax_temperature",
 )
+# What is asked and answered; everything else is moved.
+QUESTIONS = ("quiz", "predict", "explain")
+# What modules import, each from those before it.
+HELPERS = ("shared", "asking")
 
 
 @cache
 def module_source(name: str) -> str:
     """Return the JavaScript of one explorable as a self-contained ES module.
 
-    NAME.js imports its helpers from shared.js; here they are put in place of the import, since a
-    module that is loaded from a blob has no neighbours.
+    NAME.js imports its helpers from shared.js, and a question from asking.js too; here they are put
+    in place of the imports, since a module that is loaded from a blob has no neighbours.
 
     Raises:
         ValueError: if there is no explorable of that name, or NAME.js imports anything else.
@@ -45,11 +51,17 @@ def module_source(name: str) -> str:
     if name not in NAMES:
         raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}")
     source = (FOLDER / f"{name}.js").read_text(encoding="utf-8")
-    shared = (FOLDER / "shared.js").read_text(encoding="utf-8")
-    source, imports = re.subn(r'^import \{[^}]*\} from "\./shared\.js";\n', "", source, flags=re.M)
-    if imports != 1 or re.search(r"^import ", source, flags=re.M):
-        raise ValueError(f"{name}.js must import from ./shared.js, once, and from nothing else")
-    return re.sub(r"^export (?=const |function )", "", shared, flags=re.M) + source
+    for helper in reversed(HELPERS):
+        line = rf'^import \{{[^}}]*\}} from "\./{helper}\.js";\n'
+        source, imports = re.subn(line, "", source, flags=re.M)
+        if imports:
+            text = (FOLDER / f"{helper}.js").read_text(encoding="utf-8")
+            source = re.sub(r"^export (?=const |function )", "", text, flags=re.M) + source
+        elif helper == "shared":
+            raise ValueError(f"{name}.js must import from ./shared.js")
+    if re.search(r"^import ", source, flags=re.M):
+        raise ValueError(f"{name}.js must import from {', '.join(HELPERS)} and from nothing else")
+    return source
 
 
 @cache
@@ -150,7 +162,7 @@ class Explorable:
         # Said in a notebook that was not run; the page, where the figure lives, hides it.
         run = (
             "To answer, run the imports at the top and then this cell (Shift+Enter)."
-            if self.module == "quiz"
+            if self.module in QUESTIONS
             else "To move the figure, run the notebook up to here."
         )
         return (

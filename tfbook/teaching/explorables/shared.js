@@ -14,7 +14,7 @@ export function h(tag, props, ...children) {
     else node.setAttribute(key, value === true ? "" : value);
   }
   // On what can have the focus: JupyterLab would take arrow keys and letters for its own commands.
-  if (["input", "button", "select", "summary"].includes(tag) || node.hasAttribute("tabindex"))
+  if (["input", "textarea", "button", "select", "summary"].includes(tag) || node.hasAttribute("tabindex"))
     node.setAttribute("data-lm-suppress-shortcuts", "true");
   node.append(...children.flat().filter((c) => c !== null && c !== undefined));
   return node;

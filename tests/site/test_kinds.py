@@ -1,0 +1,486 @@
+"""Kinds of exercises, a drawing in steps and the reader's progress, on the pages of a small book.
+
+The book is built with the real configuration, so that what folds an experiment's outputs, counts
+and remembers is what the chapters' pages have. Visited from a server and from a disk.
+"""
+
+import functools
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tfbook.teaching import explain, predict, quiz
+
+pytestmark = pytest.mark.browser
+ROOT = Path(__file__).resolve().parents[2]
+JUPYTER_BOOK = str(Path(sys.executable).with_name("jupyter-book"))
+CHOICES = [
+    ("It grows with `d_k`.", True, "The variance of q · k is d_k, as the curve shows."),
+    ("It stays <as> it is.", False, "Each product adds its own variance."),
+    ("It shrinks.", False, "Nothing is divided yet."),
+]
+ASKED = {
+    "spread": lambda: predict("spread", "What becomes of the spread, given d_k?", choices=CHOICES),
+    "largest": lambda: predict(
+        "largest", "How large is the largest weight?", answer=0.75, tolerance=0.05, unit="percent",
+        feedback={0.25: "A quarter would be the weight of each, were all alike."},
+        explanation="The softmax favours the largest.",
+    ),
+    "alone": lambda: predict("alone", "And without an experiment?", choices=CHOICES),
+    "why-scale": lambda: explain(
+        "why-scale", "Why divide by √`d_k`?", model="The softmax would saturate, and `d_k` is why.",
+        rubric=["Names the softmax.", "Says that gradients vanish.", "Says where d_k comes from."],
+    ),
+    "count": lambda: quiz("count", "Which?", choices=CHOICES),
+    "mixture": lambda: quiz(
+        "mixture", "Which weights?", explanation="They sum to 1.",
+        numbers=[
+            {"name": "α₁", "answer": 0.12, "tolerance": 0.005, "feedback": {0.88: "The other."}},
+            {"name": "α₂", "answer": 0.88, "tolerance": 0.005},
+        ],
+    ),
+}  # fmt: skip
+WORDS = "A sentence of a length that fills a line or two of the page, and says nothing else. " * 6
+
+
+# ------------------------------------------------------------------------------- the small book
+
+
+def text(name, source):
+    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": source}
+
+
+def code(name, source, data, **metadata):
+    output = {"output_type": "display_data", "data": data, "metadata": {}}
+    return {
+        "cell_type": "code", "id": name, "execution_count": 1, "metadata": metadata,
+        "source": source, "outputs": [output],
+    }  # fmt: skip
+
+
+def asked(slug):
+    """A cell that asks."""
+    kind = ASKED[slug]().module
+    source = f'{kind}("{slug}")'
+    return code(f"ask-{slug}", source, ASKED[slug]()._repr_mimebundle_(), tags=["remove-input"])
+
+
+def shown(slug, result, **metadata):
+    """The cell of an experiment whose result is to be predicted."""
+    data = {"text/plain": result}
+    return code(f"run-{slug}", "experiment()", data, tfbook={"predict": slug}, **metadata)
+
+
+def filler(name, lines=6):
+    return text(name, "\n\n".join([WORDS] * lines))
+
+
+CHAPTERS = {
+    "02_small": [
+        text("a", "# Small matters"), filler("a1", 1),
+        text("b", "## Scores and `d_k`"), filler("b1"), asked("spread"),
+        shown("spread", "the spread is 8"), filler("b2"), asked("count"),
+        text("c", "## Weights"), filler("c1"), asked("largest"),
+        shown("largest", "the largest is 0.75", tags=["remove-input"]), asked("mixture"),
+        filler("c2"), text("c3", "### A part of it"), filler("c4"),
+        text("d", "## Values"), filler("d1"), asked("why-scale"), asked("alone"), filler("d2"),
+    ],
+    "03_more": [text("a", "# More"), text("b", "## Only one"), filler("b1"), asked("count")],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The built pages of a small book."""
+    folder = tmp_path_factory.mktemp("kinds")
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    pages = {
+        "book/welcome.md": "# Start\n\nWords.\n\n## Chapters\n\n```{chapter-list}\n"
+        "02_small: About little\n03_more: About more\n04_later: To come\n```\n",
+        "book/references.bib": "@misc{a2020b, author={A B}, title={T}, year={2020}}",
+        "_toc.yml": yaml.safe_dump({
+            "format": "jb-book", "root": "book/welcome",
+            "parts": [{"numbered": 2, "chapters": [{"file": f"chapters/{c}"} for c in CHAPTERS]}],
+        }),
+    }  # fmt: skip
+    for name, cells in CHAPTERS.items():
+        notebook = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+        pages[f"chapters/{name}.ipynb"] = json.dumps(notebook)
+    for part in ("book/tools", "book/templates", "book/assets"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("book/topics.yml", "book/errata.yml", "_config.yml"):
+        shutil.copy(ROOT / part, folder / part)
+    for name, content in pages.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, encoding="utf-8")
+    command = [JUPYTER_BOOK, "build", ".", "-W", "--keep-going", "-n"]
+    made = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert made.returncode == 0, (made.stdout + made.stderr)[-3000:]
+    return folder / "_build" / "html"
+
+
+@pytest.fixture(scope="module")
+def address(folder):
+    """The address of these pages over HTTP, on a loopback port."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    handler = functools.partial(Quiet, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
+        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{httpd.server_port}"
+        httpd.shutdown()
+
+
+@pytest.fixture(params=["http", "file"])
+def origin(request, address, folder):
+    """Where the pages come from."""
+    return address if request.param == "http" else folder.as_uri()
+
+
+@pytest.fixture
+def reader(browser, address):
+    """Return a function that makes a reader: a browser that remembers until the test ends.
+
+    Each page it opens is noted; an error on one of them, or a request that fails, fails the test.
+    """
+    contexts, complaints = [], []
+
+    def make(*, width=1280, theme="light", touch=False, **options):
+        context = browser.new_context(
+            viewport={"width": width, "height": 800}, color_scheme=theme, has_touch=touch,
+            is_mobile=touch, **options,
+        )  # fmt: skip
+        context.set_default_timeout(10_000)
+        contexts.append(context)
+
+        def visit(name="chapters/02_small", origin=address, before=None):
+            page = context.new_page()
+            page.on("console", lambda m: m.type == "error" and complaints.append(m.text))
+            page.on("pageerror", lambda e: complaints.append(str(e)))
+            page.on("requestfailed", lambda r: complaints.append(f"{r.url}: {r.failure}"))
+            if before:
+                page.add_init_script(before)
+            page.goto(f"{origin}/{name}.html")
+            page.wait_for_load_state("load")
+            if options.get("java_script_enabled", True):
+                dead = "!document.querySelector('.tfbook-explorable:not([data-alive])')"
+                page.wait_for_function(dead)
+            return page
+
+        return visit
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def card(page, slug):
+    return page.locator(f'form[data-slug="{slug}"]')
+
+
+def fold(page, slug):
+    return page.locator(f'details[data-predict="{slug}"]')
+
+
+def plain(words):
+    """A text of a question as it is read off the page."""
+    parts = words.split("`")
+    parts[::2] = [re.sub(r"\b([a-z])_([a-z])\b", r"\1\2", part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def told(form):
+    return " ".join(form.get_by_role("status").first.inner_text().split())
+
+
+# ---------------------------------------------------------------------------------- predict first
+
+
+@pytest.mark.parametrize("touch", [False, True])
+@pytest.mark.parametrize("choice", range(3))
+def test_a_prediction_is_kept_before_the_result_unfolds(reader, origin, choice, touch):
+    page = reader(width=390 if touch else 1280, touch=touch)(origin=origin)
+    form, result = card(page, "spread"), fold(page, "spread")
+    assert not result.get_by_text("the spread is 8").is_visible()
+    assert "Predict first" in result.inner_text() and told(form) == ""
+    # What stands in the box at the moment when the fold opens: only what was said.
+    page.evaluate(
+        """() => document.querySelector('details[data-predict="spread"]').addEventListener(
+            'toggle', () => (window.before = document.querySelector(
+                'form[data-slug="spread"] [role="status"]').innerText), { capture: true })"""
+    )
+    radio, button = form.get_by_role("radio").nth(choice), form.get_by_role("button")
+    radio.tap() if touch else radio.press("Space")
+    button.tap() if touch else button.press("Enter")
+    right = CHOICES[choice][1]
+    said, feedback = (plain(CHOICES[choice][i]) for i in (0, 2))
+    word = "As you said." if right else "It went otherwise."
+    form.get_by_text(word).wait_for()
+    kept = f"Kept: you said “{said[:-1]}”."
+    assert " ".join(page.evaluate("window.before").split()) == kept
+    assert told(form) == f"{kept} {word} {feedback}"
+    assert result.get_by_text("the spread is 8").is_visible()
+    assert "What happens" in result.locator("summary").inner_text()
+    assert form.get_by_role("radio", disabled=True).count() == 3 and not button.is_visible()
+    assert page.evaluate("document.activeElement.closest('form')?.dataset.slug") == "spread"
+
+
+@pytest.mark.parametrize(
+    ("number", "answer"),
+    [
+        ("0.77", "As you said. The softmax favours the largest."),
+        (
+            "1/4",
+            "It went otherwise. A quarter would be the weight of each, were all alike. The softmax "
+            "favours the largest.",
+        ),
+        ("−1", "It went otherwise. The softmax favours the largest."),
+    ],
+)
+def test_a_number_is_predicted(reader, number, answer):
+    page = reader()()
+    form = card(page, "largest")
+    field = form.get_by_role("textbox", name="Your number, in percent")
+    field.press("Enter")
+    assert told(form) == "Type a number, for instance 0.25 or 1/4."
+    assert not fold(page, "largest").evaluate("e => e.open")
+    field.fill(number)
+    field.press("Enter")
+    form.locator(".tfx-feedback").nth(1).wait_for()
+    shown = {"1/4": "0.25"}.get(number, number)
+    assert told(form) == f"Kept: you said {shown} percent. {answer}"
+    assert fold(page, "largest").get_by_text("the largest is 0.75").is_visible()
+
+
+def test_a_prediction_outlives_the_page(reader, origin):
+    visit = reader()
+    page = visit(origin=origin)
+    card(page, "spread").get_by_role("radio").nth(2).check()
+    card(page, "spread").get_by_role("button").click()
+    page.close()
+    page = visit(origin=origin)
+    card(page, "spread").get_by_text("It went otherwise.").wait_for()
+    assert "Kept: you said “It shrinks”." in told(card(page, "spread"))
+    assert card(page, "spread").get_by_role("radio").nth(2).is_checked()
+    assert fold(page, "spread").evaluate("e => e.open")
+    assert not fold(page, "largest").evaluate("e => e.open")
+
+
+@pytest.mark.parametrize("kept", ['"many"', "7", "{", "null", "[]"])
+def test_what_fits_no_longer_is_forgotten(reader, kept):
+    page = reader()(before=f"localStorage.setItem('tfbook:answer:spread', {kept!r})")
+    assert told(card(page, "spread")) == ""
+    assert card(page, "spread").get_by_role("button", name="Keep my prediction").is_visible()
+
+
+@pytest.mark.parametrize("way", ["Enter", "click", "tap"])
+def test_the_result_can_be_seen_without_a_prediction(reader, way):
+    page = reader(touch=way == "tap")()
+    line = fold(page, "spread").locator("summary")
+    line.press("Enter") if way == "Enter" else getattr(line, way)()
+    assert fold(page, "spread").get_by_text("the spread is 8").is_visible()
+    assert told(card(page, "spread")) == ""
+    card(page, "spread").get_by_role("radio").nth(0).check()
+    card(page, "spread").get_by_role("button").click()
+    assert "As you said." in told(card(page, "spread"))
+
+
+def test_without_an_experiment_the_comparison_waits_for_a_button(reader):
+    page = reader()()
+    form = card(page, "alone")
+    form.get_by_role("radio").nth(0).check()
+    form.get_by_role("button").press("Enter")
+    assert told(form) == "Kept: you said “It grows with d_k”."
+    form.get_by_role("button", name="Compare").press("Enter")
+    assert "As you said." in told(form) and form.get_by_role("button").count() == 0
+
+
+# --------------------------------------------------------------------------------------- explain
+
+
+@pytest.mark.parametrize("touch", [False, True])
+def test_an_explanation_is_compared_and_marked(reader, origin, touch):
+    page = reader(width=390 if touch else 1280, touch=touch)(origin=origin)
+    form = card(page, "why-scale")
+    press = (lambda e: e.tap()) if touch else (lambda e: e.press("Enter"))
+    button = form.get_by_role("button", name="Compare with a model answer")
+    model = form.get_by_role("group", name="A model answer")
+    press(button)
+    assert told(form) == "Write your answer first, a sentence or two." and not model.is_visible()
+    field = form.get_by_role("textbox")
+    assert field.evaluate("e => e === document.activeElement")
+    field.fill("The <softmax>.\nAnd more.")
+    assert told(form) == ""
+    press(button)
+    assert "The softmax would saturate, and d_k is why." in model.inner_text()
+    assert not button.is_visible() and model.evaluate("e => e === document.activeElement")
+    marks = form.get_by_role("checkbox")
+    assert form.get_by_role("status").nth(1).inner_text() == "0 of 3"
+    for mark in marks.all():
+        mark.tap() if touch else mark.press("Space")
+    assert form.get_by_role("status").nth(1).inner_text() == "All three: well explained."
+    assert [plain(t) for t in ASKED["why-scale"]().data["rubric"]] == [
+        form.locator("label.tfx-choice").nth(i).inner_text() for i in range(3)
+    ]
+
+
+def test_an_explanation_outlives_the_page(reader, origin):
+    visit = reader()
+    page = visit(origin=origin)
+    card(page, "why-scale").get_by_role("textbox").fill("One </textarea> line\nand another")
+    page.close()
+    page = visit(origin=origin)
+    form = card(page, "why-scale")
+    assert form.get_by_role("textbox").input_value() == "One </textarea> line\nand another"
+    assert not form.get_by_role("checkbox").first.is_visible()
+    form.get_by_role("button").click()
+    form.get_by_role("checkbox").nth(1).check()
+    page.close()
+    form = card(visit(origin=origin), "why-scale")
+    marks = [mark.is_checked() for mark in form.get_by_role("checkbox").all()]
+    assert marks == [False, True, False]
+    assert "1 of 3" in form.inner_text()
+
+
+# ----------------------------------------------------------------------------- numbers by name
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        (("0.12", "0.88"), "Right. They sum to 1."),
+        (("0,123", "22/25"), "Right. They sum to 1."),
+        (("0.88", "0.88"), "Not yet. α₁: The other. α₂: right."),
+        (("0.2", "0.8"), "Not yet. α₁: Your number is too large. α₂: Your number is too small."),
+        (("0.12", ""), "Type a number into each field, for instance 0.25 or 1/4."),
+        (("0.12", "most"), "Type a number into each field, for instance 0.25 or 1/4."),
+    ],
+)
+def test_several_numbers_are_asked_for_by_name(reader, typed, answer):
+    form = card(reader()(), "mixture")
+    for name, number in zip(("α₁", "α₂"), typed, strict=True):
+        form.get_by_role("textbox", name=name).fill(number)
+    form.get_by_role("textbox").nth(1).press("Enter")
+    assert told(form) == answer
+
+
+# ---------------------------------------------------------------------------------- every kind
+
+
+REFUSED = """Object.defineProperty(window, 'localStorage', { configurable: true,
+    get() { throw new DOMException('The operation is insecure.', 'SecurityError'); } })"""
+FULL = """const set = Storage.prototype.setItem;
+Storage.prototype.setItem = function (key, value) {
+    if (key.startsWith('tfbook')) throw new DOMException('Too much.', 'QuotaExceededError');
+    set.call(this, key, value); }"""
+
+
+@pytest.mark.parametrize("before", [REFUSED, FULL])
+def test_everything_works_where_nothing_may_be_kept(reader, before):
+    page = reader()(before=before)
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    card(page, "spread").get_by_role("radio").nth(0).check()
+    card(page, "spread").get_by_role("button").click()
+    card(page, "spread").get_by_text("As you said.").wait_for()
+    form = card(page, "why-scale")
+    form.get_by_role("textbox").fill("x")
+    form.get_by_role("button").click()
+    form.get_by_role("checkbox").first.check()
+    assert "1 of 3" in form.inner_text()
+
+
+def test_without_javascript_everything_is_reachable(reader):
+    page = reader(java_script_enabled=False)()
+    for slug, make in ASKED.items():
+        text = page.locator(".tfx-text").filter(has_text=plain(make().data["question"])).first
+        assert text.is_visible()
+        text.locator("summary").click()
+        said = make().data
+        wanted = said.get("explanation") or said.get("model") or said["choices"][0]["feedback"]
+        assert plain(wanted) in text.locator("details").inner_text(), slug
+    for slug, result in (("spread", "the spread is 8"), ("largest", "the largest is 0.75")):
+        assert not page.get_by_text(result).is_visible()
+        fold(page, slug).locator("summary").click()
+        assert page.get_by_text(result).is_visible()
+
+
+def answer_all(page):
+    """Bring every question of the page into the state in which most is said."""
+    for slug in ("spread", "alone", "count"):
+        card(page, slug).get_by_role("radio").nth(1).check()
+        card(page, slug).get_by_role("button").click()
+    card(page, "largest").get_by_role("textbox").fill("0.25")
+    card(page, "largest").get_by_role("button").click()
+    for field in card(page, "mixture").get_by_role("textbox").all():
+        field.fill("0.88")
+    card(page, "mixture").get_by_role("button").click()
+    card(page, "why-scale").get_by_role("textbox").fill("Words " * 80)
+    card(page, "why-scale").get_by_role("button").click()
+    card(page, "why-scale").get_by_role("checkbox").first.check()
+
+
+def test_no_question_makes_the_page_scroll_sideways(reader):
+    for touch, widths in ((True, (390, 320)), (False, (1280, 720, 320))):
+        page = reader(width=widths[0], touch=touch)()
+        for step in (lambda: None, functools.partial(answer_all, page)):
+            step()
+            for width in widths:
+                page.set_viewport_size({"width": width, "height": 800})
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                wide = ".tfx-card, .tfbook-prediction"
+                assert page.locator(wide).evaluate_all(
+                    "all => all.filter(e => e.scrollWidth > e.clientWidth + 1).length"
+                ) == 0
+
+
+def test_touch_targets_are_44_pixels_high(reader):
+    page = reader(width=390, touch=True)()
+    look = """() => [...document.querySelectorAll(
+            '.tfx :is(input, button, textarea), .tfbook-prediction > summary')]
+        .map(e => ['checkbox', 'radio'].includes(e.type) ? e.closest('label') : e)
+        .filter(e => e.checkVisibility() && e.getBoundingClientRect().height < 44)
+        .map(e => e.outerHTML.slice(0, 120))"""
+    assert page.evaluate(look) == []
+    answer_all(page)
+    assert page.evaluate(look) == []
+
+
+def axe_faults(page, root):
+    """All that axe finds in a part of the page in the light, and the contrasts in the dark."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    if page.evaluate("typeof axe") == "undefined":
+        page.evaluate(Axe().axe_script)
+    faults = []
+    for theme, only in (("dark", {"runOnly": ["color-contrast"]}), ("light", {})):
+        page.evaluate("theme => (document.documentElement.dataset.theme = theme)", theme)
+        page.evaluate("document.getAnimations().forEach(a => a.finish())")
+        options = {"resultTypes": ["violations", "incomplete"], "preload": False} | only
+        report = page.evaluate("([root, options]) => axe.run(root, options)", [root, options])
+        found = report["violations"]
+        found += [rule for rule in report["incomplete"] if rule["id"] == "color-contrast"]
+        faults += [(theme, rule["id"], n["html"]) for rule in found for n in rule["nodes"]]
+    return faults
+
+
+def test_axe_finds_nothing_in_the_questions(reader):
+    page = reader()()
+    assert axe_faults(page, ".bd-article") == []
+    answer_all(page)
+    assert axe_faults(page, ".bd-article") == []
+    plant = "document.querySelector('.tfx-voice').innerHTML = '<p style=\"color: #999\">pale</p>'"
+    page.evaluate(plant)
+    assert {rule for _, rule, _ in axe_faults(page, ".bd-article")} == {"color-contrast"}

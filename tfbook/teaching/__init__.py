@@ -16,6 +16,7 @@ from typing import Any
 _HOME = {
     "Claim": "claims",
     "ClaimError": "claims",
+    "box": "boxes",
     "claim": "claims",
     "listing": "listings",
     "bars": "plotting",

@@ -2,6 +2,7 @@
 
     python -m tfbook.experiments NAME      # run it again; the result replaces the shipped one
     log = experiments.log("translation")   # what the shipped run wrote down
+    log = experiments.log("translation", card=True)     # and show what was trained, on what
     weights = experiments.weights("translation")
 
 Each experiment is one module of this folder with a docstring that says what it asks, a function
@@ -12,6 +13,7 @@ run takes seconds. The results lie in `results/`: NAME.json and NAME.safetensors
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -19,7 +21,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-__all__ = ["keep", "log", "names", "weights"]
+__all__ = ["card", "keep", "log", "names", "weights"]
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results"
@@ -30,15 +32,40 @@ def names() -> list[str]:
     return sorted(p.stem for p in FOLDER.glob("*.py") if not p.stem.startswith("_"))
 
 
-def log(name: str) -> dict:
+def log(name: str, *, card: bool = False) -> dict:
     """Return what the shipped run of an experiment wrote down.
 
     Each call reads the file anew, so the dictionary is yours to change.
 
+    Args:
+        name: of the experiment.
+        card: also show the line of :func:`card`, above the figure that is drawn of the log.
+
     Raises:
         ValueError: if there is no experiment of that name, or it shipped no log.
     """
-    return json.loads(_result(name, "json").read_text(encoding="utf-8"))
+    found = json.loads(_result(name, "json").read_text(encoding="utf-8"))
+    if card:
+        _show(name, found)
+    return found
+
+
+def card(name: str) -> None:
+    """Show in one line what an experiment trained, on what and for how long, and where its code is.
+
+    Raises:
+        ValueError: if there is no experiment of that name, or it shipped no log.
+    """
+    _show(name, log(name))
+
+
+def _show(name: str, log: Mapping) -> None:
+    from tfbook.experiments._cards import card_of
+
+    shown = card_of(name, log)
+    ipython = sys.modules.get("IPython")
+    if ipython is not None and ipython.get_ipython() is not None:
+        ipython.display.display(shown)
 
 
 def weights(name: str) -> dict[str, Tensor]:

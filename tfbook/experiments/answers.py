@@ -31,8 +31,16 @@ from tfbook.training import decay_groups, fit, schedule
 __all__ = ["SMOKE", "Example", "Reader", "Span", "best_span", "examples", "run", "same", "show"]
 
 SMOKE = {"seeds": (0,), "n_train": 8, "n_test": 4, "passes": 1, "n_written": 2}
+CARD = {
+    "model": "the last {TOP} layers of MiniLM-L6 and a linear layer, 5,324,162 parameters",
+    "data": "{questions[train]} questions on synthetic texts",
+    "steps": "{passes} epochs",
+    "batch": "batches of {BATCH}",
+    "rate": "rate {RATE:g}",
+}
 TOP = 3  # layers that are trained
 LONGEST = 6  # tokens of an answer
+BATCH, RATE = 16, 3e-4
 
 # Names of training, and names kept for testing.
 NAMES = {
@@ -250,7 +258,7 @@ def train(language, data: Sequence[Example], passes: int, seed: int) -> Reader:
         ]
         ready.append((encoded, inside[0], inside[-1]))
     batches = []
-    fixed = [ready[i : i + 16] for i in range(0, len(ready), 16)]
+    fixed = [ready[i : i + BATCH] for i in range(0, len(ready), BATCH)]
     cached = [
         (*reader.below([e for e, _, _ in part]), torch.tensor([p[1:] for p in part]))
         for part in fixed
@@ -267,7 +275,7 @@ def train(language, data: Sequence[Example], passes: int, seed: int) -> Reader:
         reader,
         batches,
         loss=loss,
-        optimizer=torch.optim.AdamW(decay_groups(reader, 0.01), lr=3e-4),
+        optimizer=torch.optim.AdamW(decay_groups(reader, 0.01), lr=RATE),
         steps=len(batches),
         schedule=schedule("linear", steps=len(batches), warmup=len(batches) // 10),
         clip=1.0,

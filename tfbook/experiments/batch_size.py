@@ -29,6 +29,13 @@ from tfbook.models import FFN, Attention, Layer, Norm, Rotary, TransformerConfig
 __all__ = ["SMOKE", "fit_steps", "model", "noise_scale", "run"]
 
 SMOKE = {"batches": (4, 8), "rates": (4e-3, 8e-3), "seeds": (0, 1), "target": 3.6, "most": 60}
+CARD = {
+    "model": "decoder, one layer of width 32, {parameters:,} parameters",
+    "data": "Shakespeare, windows of {CONTEXT} characters",
+    "steps": "as many steps as a loss of {target} takes",
+    "batch": "batches of {batches_first} to {batches_last}",
+    "rate": "of the rates {rates_first:g} to {rates_last:g} the best",
+}
 CONTEXT, HELD = 32, 128
 
 

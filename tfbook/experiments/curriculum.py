@@ -24,6 +24,11 @@ from tfbook.training import IGNORE
 __all__ = ["ORDERS", "SMOKE", "collate", "digits", "draw", "reviews", "run"]
 
 SMOKE = {"seeds": (0,), "steps": 4, "looks": 2, "budget": 128}
+CARD = {
+    "model": "decoder, 2 layers of width 48, 56,064 and 60,336 parameters",
+    "data": "rows of digits, and sentences of film reviews",
+    "batch": "batches of {budget} tokens",
+}
 ORDERS = ("random", "short first", "long first")
 LONGEST, HELD = 120, 150
 Example = tuple[list[int], int]  # tokens, and from which target on the loss counts

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tfbook.data import rows
-from tfbook.experiments.warmup import BETAS, batches, begin, letters
+from tfbook.experiments.warmup import BATCH, BETAS, LENGTH, batches, begin, letters
 from tfbook.training import causal_loss, schedule
 
 __all__ = ["CURVES", "SMOKE", "run", "train"]
@@ -31,12 +31,17 @@ CURVES: Mapping[str, tuple[str, dict]] = {
 WARMUP = 20
 PIECE = 20
 SMOKE = {"seeds": (0,), "steps": 20}
+CARD = {
+    "model": "decoder, 2 layers of width 64, 104,128 parameters",
+    "data": "Shakespeare, windows of {LENGTH} characters",
+    "batch": f"batches of {BATCH}",
+}
 
 
 def train(curve: str, seed: int, rate: float = 0.01, steps: int = 160) -> list[float]:
     """Train along one of the CURVES; return the loss on other text after every 20 steps."""
     model, drawn = begin("pre", seed, n_layers=2, d_model=64), batches(seed)
-    held = rows(letters("valid"), 32)[:64]
+    held = rows(letters("valid"), LENGTH)[:64]
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=BETAS)
     name, choices = CURVES[curve]
     factor = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(name, warmup=WARMUP, **choices))

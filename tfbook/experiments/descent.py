@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from tfbook.data import rows
-from tfbook.experiments.warmup import batches, begin, letters
+from tfbook.experiments.warmup import BATCH, LENGTH, batches, begin, letters
 from tfbook.training import (
     SGD,
     Adafactor,
@@ -44,6 +44,12 @@ from tfbook.training import (
 __all__ = ["OPTIMIZERS", "SMOKE", "run", "train"]
 
 SMOKE = {"seeds": (0,), "steps": 3, "n_rates": 1}
+CARD = {
+    "model": "decoder, 2 layers of width 64, 104,128 parameters",
+    "data": "Shakespeare, windows of {LENGTH} characters",
+    "batch": f"batches of {BATCH}",
+    "rate": "for each optimizer the best of three rates",
+}
 STEP = (0.1, 0.3, 1.0)
 BETAS = (0.9, 0.98)
 
@@ -92,7 +98,7 @@ def train(name: str, rate: float, seed: int, steps: int = 100) -> tuple[nn.Modul
 
 @torch.no_grad()
 def _held_out(model: nn.Module) -> float:
-    total, count = causal_loss(model.eval(), rows(letters("valid"), 32)[:128])
+    total, count = causal_loss(model.eval(), rows(letters("valid"), LENGTH)[:128])
     return round(total.item() / count, 3)
 
 

@@ -71,7 +71,7 @@ __all__ = [
 LENGTH, LONG = 64, 512
 D_MODEL, N_HEADS = 48, 4
 D_HEAD = D_MODEL // N_HEADS
-SYMBOLS, FARTHEST = 8, 3
+SYMBOLS, FARTHEST, RATE = 8, 3, 5e-3
 STRETCH = 32  # positions that one number of the log averages over
 
 ENTRANCE = {  # before the first layer
@@ -90,6 +90,11 @@ INSIDE = {  # within each layer's attention
 SCHEMES = (*ENTRANCE, *INSIDE)
 SMOKE = {"schemes": ("none", "learned", "T5", "rotary"), "seeds": (0,), "steps": 3,
          "extra_steps": 1, "pieces": 2}  # fmt: skip
+CARD = {
+    "model": "transformer, {layers} layers of width {d_model}, 62,751 to 87,327 parameters",
+    "data": "Shakespeare, windows of {trained} characters, and a task of recall",
+    "rate": "rate {RATE:g}",
+}
 
 
 class Layer(nn.Module):
@@ -197,7 +202,7 @@ def train(
         batches = (text_batch(text, 32, LENGTH, generator) for _ in range(steps))
     else:
         batches = (recall_batch(32, LENGTH, generator) for _ in range(steps))
-    _fit(model, batches, steps, 5e-3, table_rate)
+    _fit(model, batches, steps, RATE, table_rate)
     return model
 
 

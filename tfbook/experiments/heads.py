@@ -37,6 +37,11 @@ __all__ = [
 ]
 
 SMOKE = {"heads": (1, 2), "seeds": (0, 1), "steps": 3, "chosen": 2, "windows": 8}
+CARD = {
+    "model": "transformer, {layers} layers of width {width}, {heads_first} to {heads_last} heads, "
+    "{parameters:,} parameters",
+    "data": "Shakespeare, windows of {context} characters",
+}
 WIDTH, LAYERS, CONTEXT = 64, 2, 64
 PASSAGES = ("SIR ANDREW:\nSir Toby Belch!", "Not a flower, not a flower", "Now it is the time")
 

@@ -24,6 +24,10 @@ from tfbook.training import keep_layers, layer_drop, stochastic_depth
 __all__ = ["SMOKE", "WAYS", "run", "spread"]
 
 SMOKE = {"seeds": (0,), "steps": 3, "held": 4}
+CARD = {
+    "model": "decoder, {LAYERS} layers of width 48, 169,536 parameters",
+    "data": "Shakespeare, windows of {CONTEXT} characters",
+}
 WAYS = ("plain", "LayerDrop", "stochastic depth")
 LAYERS, CONTEXT = 6, 48
 

@@ -16,6 +16,13 @@ from tfbook.teaching.explorables import pack_next_tokens
 __all__ = ["PROMPTS", "SMOKE", "run"]
 
 SMOKE = {"prompts": ("The capital of France is",)}
+CARD = {
+    "model": "SmolLM2-135M as it is, 134,515,008 parameters",
+    "data": "six beginnings of texts",
+    "steps": "nothing is trained",
+    "batch": "",
+    "rate": "",
+}
 PROMPTS = (
     "The capital of France is",
     "Once upon a time, there was a",

@@ -16,6 +16,13 @@ from tfbook.teaching.explorables import pack_weights
 __all__ = ["MODELS", "SMOKE", "TEXTS", "read", "run"]
 
 SMOKE = {"texts": ("one two one two",)}
+CARD = {
+    "model": "MiniLM-L6 and SmolLM2-135M as they are, 22,713,216 and 134,515,008 parameters",
+    "data": "two short texts",
+    "steps": "nothing is trained",
+    "batch": "",
+    "rate": "",
+}
 MODELS = {"minilm": "minilm-l6", "smollm2": "smollm2-135m"}
 TEXTS = (
     "The cat sat on the mat, and then the cat slept.",

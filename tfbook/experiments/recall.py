@@ -23,8 +23,15 @@ __all__ = ["MODELS", "SMOKE", "Recaller", "batch_of", "gradient_by_distance", "r
 
 MODELS = ("Elman RNN", "GRU", "LSTM", "LSTM, open gates", "attention")
 SYMBOLS = 8
+RATE = 5e-3
 QUESTION = 2 * SYMBOLS
 SMOKE = {"distances": (2, 4), "seeds": (0, 1), "steps": 3, "longest": 6}
+CARD = {
+    "model": "one recurrent or attention layer of width {width}, 2,920 to 9,256 parameters",
+    "data": "rows of random symbols, one of them marked",
+    "batch": "batches of {size}",
+    "rate": "rate {RATE:g}, falling",
+}
 
 
 def batch_of(size: int, distance: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -84,7 +91,7 @@ class Recaller(nn.Module):
 def train(model: Recaller, distance: int, steps: int, size: int, seed: int) -> None:
     """Train a network at one distance, with Adam, clipped gradients and a falling step size."""
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, total_iters=steps)
     for _ in range(steps):
         ids, marked = batch_of(size, distance, generator)

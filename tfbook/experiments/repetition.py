@@ -21,6 +21,11 @@ from tfbook.models import FFN, Attention, Layer, Norm, Rotary, TransformerConfig
 __all__ = ["SMOKE", "run"]
 
 SMOKE = {"seeds": (0,), "steps": 8, "times": (1, 4), "held": 4}
+CARD = {
+    "model": "decoder, 2 layers of width 48, 59,552 parameters",
+    "data": "Shakespeare, windows of {CONTEXT} characters",
+    "batch": "batches of {BATCH}",
+}
 CONTEXT, BATCH = 32, 8
 
 

@@ -108,6 +108,14 @@ RECIPES = {
     "shipped": Recipe(6000, 160, 432, **OURS | {"schedule": "wsd", "decay": 0.7}, dropout=0.1),
 }
 SMOKE = {"steps": 3, "rounds": 1, "orders": 3, "characters": 3000, "sample": 20}
+CARD = {
+    "model": "three models of {layers} layers or an LSTM, {parameters[ours]:,} to "
+    "{parameters[plain]:,} parameters, shipped {parameters[shipped]:,} parameters",
+    "data": "Shakespeare, windows of {context} characters",
+    "steps": "{plain[steps]:,} to {shipped[steps]:,} steps",
+    "batch": "batches of {ours[batch]} or {plain[batch]}",
+    "rate": "rate {plain[lr]:g}, Muon's {ours[muon_lr]:g}",
+}
 
 
 class CharacterLSTM(nn.Module):

@@ -29,8 +29,16 @@ __all__ = ["SMOKE", "batch_of", "run", "tokenizers", "trained", "translate"]
 
 KINDS = ("bahdanau", None)
 BUCKETS = ((1, 5), (6, 10), (11, 15), (16, 20), (21, 25), (26, 1000))  # source tokens
+BATCH, RATE = 32, 4e-3
 SIZES = {"vocab_size": 1700, "d_embed": 80, "d_hidden": 96}
 SMOKE = {"seeds": (0,), "epochs": 1, "max_source": 4, "max_tested": 30, "n_examples": 2}
+CARD = {
+    "model": "encoder-decoder of GRUs, width {d_hidden}, with attention {parameters:,} parameters",
+    "data": "{pairs[train]:,} English-French sentence pairs",
+    "steps": "{epochs} epochs",
+    "batch": "batches of {BATCH}",
+    "rate": "rate {RATE:g}",
+}
 
 Pair = tuple[str, str]
 
@@ -120,13 +128,13 @@ def train(
         Losses in nats a token after each epoch, in training and on the validation pairs.
     """
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     curve, best, best_weights = {"train": [], "valid": []}, float("inf"), {}
     for _ in range(epochs):
         model.train()
         total, count = 0.0, 0
-        for chosen in batches(pairs, 32, generator):
+        for chosen in batches(pairs, BATCH, generator):
             batch = batch_of(chosen, *words)
             loss, _ = losses(model, batch)
             n_tokens = int((batch.target_out != PAD).sum())

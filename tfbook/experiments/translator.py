@@ -66,7 +66,7 @@ CONFIG = TransformerConfig(
     embedding=Tokens(dropout=0.2),
 )
 RECURRENT = {"d_embed": 80, "d_hidden": 96}  # as in chapter 01
-BATCH = 16  # sentences
+BATCH, RATE = 16, 2e-3  # sentences
 LONGEST = 72  # tokens, in training
 MOST = 100  # tokens of a translation
 BEAMS = ((1, 1.0), (4, 1.0), (4, 0.0))  # how many, and the length penalty
@@ -80,6 +80,11 @@ SMOKE = {
     "tested": 4,
     "n_examples": 1,
     "most": 6,
+}
+CARD = {
+    "model": "encoder-decoder, 2 layers of width 128 each, {parameters[transformer]:,} parameters",
+    "data": "{pairs[train]:,} English-French sentence pairs",
+    "rate": "rate {RATE:g}",
 }
 
 Pair = tuple[str, str]
@@ -217,7 +222,7 @@ def train(pairs: list[Pair], valid: list[Pair], tokenizer: Tokenizer, steps: int
         loader,
         loss=partial(translation_loss, pad_id=PAD, label_smoothing=0.1),
         optimizer=torch.optim.AdamW(
-            model.parameters(), lr=2e-3, betas=(0.9, 0.98), weight_decay=0.01
+            model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01
         ),
         schedule=schedule("cosine", steps=steps, warmup=steps // 10),
         steps=steps,

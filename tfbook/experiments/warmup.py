@@ -35,8 +35,14 @@ WAYS = {
     "RAdam": (torch.optim.RAdam, 0),
 }
 BETAS = (0.9, 0.98)  # those of 2017
-PIECE = 25
+PIECE, LENGTH, BATCH = 25, 32, 8
 SMOKE = {"rates": (1e-3,), "seeds": (0,), "steps": 25, "n_layers": 2}
+CARD = {
+    "model": "decoder, {n_layers} layers of width 48, 229,200 and 229,296 parameters",
+    "data": "Shakespeare, windows of {LENGTH} characters",
+    "batch": "batches of {BATCH}",
+    "rate": "rates {rates_first:g} to {rates_last:g}",
+}
 
 
 @cache
@@ -56,7 +62,7 @@ def begin(place: str, seed: int, *, n_layers: int = 8, d_model: int = 48) -> nn.
     return build(TransformerConfig(size, d_model, decoder=layers, embedding=embedding))
 
 
-def batches(seed: int, *, length: int = 32, size: int = 8) -> Windows:
+def batches(seed: int, *, length: int = LENGTH, size: int = BATCH) -> Windows:
     """Return the batches of a run: number → (8, 33) letters."""
     return Windows(letters("train"), length, batch_size=size, seed=seed)
 
@@ -84,7 +90,7 @@ def _entropy(p: Tensor) -> Tensor:
 @torch.no_grad()
 def _look(model: nn.Module) -> tuple[list[float], float]:
     """Return the entropy of each layer's attention, and how far predictions depend on the text."""
-    tokens = rows(letters("valid"), 32)[:64, :-1]  # (64, 32)
+    tokens = rows(letters("valid"), LENGTH)[:64, :-1]  # (64, 32)
     p = model.eval()(tokens)[0].softmax(dim=-1).flatten(0, 1)  # (2048, V)
     context = _entropy(p.mean(dim=0)) - _entropy(p).mean()
     return [round(e, 2) for e in attention_entropy(model, tokens)], round(context.item(), 3)

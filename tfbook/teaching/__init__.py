@@ -16,6 +16,7 @@ from typing import Any
 _HOME = {
     "Claim": "claims",
     "ClaimError": "claims",
+    "box": "boxes",
     "claim": "claims",
     "Drawing": "plotting",
     "listing": "listings",

@@ -1,0 +1,161 @@
+"""Cards of experiments: each is complete, and its numbers are those of the log and of the model."""
+
+import importlib
+import re
+from string import Formatter
+
+import pytest
+import torch
+
+from tfbook import data, experiments, pretrained
+from tfbook.experiments import _cards
+from tfbook.models import FFN, Attention, Classes, Layer, Norm, Rotary, TransformerConfig, build
+
+NAMES = experiments.names()
+SHAKESPEARE = len(set(data.shakespeare("train")))
+
+
+def count(*models):
+    return {sum(w.numel() for w in model.parameters()) for model in models}
+
+
+def module(name):
+    return importlib.import_module(f"tfbook.experiments.{name}")
+
+
+def small(vocabulary, bias=True, n_layers=2):
+    """The decoder of width 48 that several experiments train."""
+    attention = Attention(4, position=Rotary(), bias=bias)
+    layer = Layer(attention, FFN(128, "swiglu", bias=bias), norm=Norm("rms"))
+    return build(TransformerConfig(vocabulary, 48, decoder=[layer] * n_layers, init="gpt2"))
+
+
+def curriculum():
+    m = module("curriculum")
+    texts = m.reviews("train") + m.reviews("valid")[: m.HELD]
+    return count(small(11, bias=False), small(1 + max(max(ids) for ids, _ in texts), bias=False))
+
+
+def overfitting():
+    layer = Layer(Attention(2, position=Rotary()), FFN(88, "swiglu"), norm=Norm("rms"))
+    return count(build(TransformerConfig(4000, 32, encoder=[layer] * 2, head=Classes(2))))
+
+
+def of_log(name, *path):
+    """Counts that the run took itself."""
+    found = experiments.log(name)["parameters"]
+    return {found[key] for key in path} if path else {found}
+
+
+# What each experiment trains, made anew.
+BUILT = {
+    "answers": lambda m: count(m.Reader(pretrained.load("minilm-l6"))),
+    "batch_size": lambda m: count(m.model(SHAKESPEARE)) & of_log("batch_size"),
+    "bottleneck": lambda m: count(*map(m.model_of, m.MODELS)),
+    "curriculum": lambda m: curriculum(),
+    "decay": lambda m: count(m.begin("pre", 0, n_layers=2, d_model=64)),
+    "descent": lambda m: count(m.begin("pre", 0, n_layers=2, d_model=64)),
+    "extrapolation": lambda m: count(
+        *(m.Reader(s, *[len(set(data.shakespeare("all")))] * 2) for s in m.SCHEMES)
+    ),
+    "heads": lambda m: of_log("heads"),
+    "in_context": lambda m: count(m.Regressor()),
+    "leaving_out": lambda m: count(small(SHAKESPEARE, bias=False, n_layers=m.LAYERS)),
+    "next_tokens": lambda m: count(pretrained.load("smollm2-135m").model),
+    "overfitting": lambda m: overfitting(),
+    "pretrained_heads": lambda m: count(*(pretrained.load(n).model for n in m.MODELS.values())),
+    "recall": lambda m: count(*map(m.Recaller, m.MODELS)),
+    "repetition": lambda m: count(small(SHAKESPEARE)),
+    "sentiment": lambda m: count(m.Classifier(pretrained.load("minilm-l6").model)),
+    "shakespeare": lambda m: of_log("shakespeare", "plain", "ours", "lstm", "shipped"),
+    "summaries": lambda m: count(*(m.Summariser(copies=copies) for copies in (False, True))),
+    "translation": lambda m: of_log("translation"),
+    "translator": lambda m: of_log("translator", "transformer"),
+    "warmup": lambda m: count(m.begin("pre", 0), m.begin("post", 0)),
+}
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def card(name):
+    return _cards.card_of(name, experiments.log(name))
+
+
+def test_a_card_says_what_was_trained_on_what_and_how_long(name, card):
+    text = "; ".join(card.facts)
+    trained = "nothing is trained" not in text
+    for words in ("parameters", *(("step|epoch", "batches of", "rate", "seed") if trained else ())):
+        assert re.search(words, text), f"{words} is missing in {text}"
+    assert re.fullmatch(r"(\d+ minutes|\d+ seconds) on one thread", card.facts[-1])
+    assert all(fact == fact.strip() != "" for fact in card.facts)
+    assert len(text) < 300
+
+
+@pytest.mark.slow
+def test_the_numbers_of_parameters_are_those_of_the_models(name, card):
+    built = BUILT[name](module(name))
+    said = {int(n.replace(",", "")) for n in re.findall(r"\d{1,3}(?:,\d{3})+", card.facts[0])}
+    assert said and said <= built
+    if " to " in card.facts[0] and "shipped" not in card.facts[0]:
+        assert {min(built), max(built)} <= said or len(built) == 1
+    else:
+        assert said == built or name == "shakespeare"
+
+
+def test_values_come_from_the_log_before_the_module(monkeypatch):
+    log = experiments.log("recall")
+    log["settings"] |= {"steps": 12345, "size": 7}
+    log["seeds"] = [4]
+    log["machine"]["seconds"] = 99
+    facts = _cards.card_of("recall", log).facts
+    assert {"12,345 steps", "batches of 7", "one seed", "99 seconds on one thread"} <= set(facts)
+    monkeypatch.setattr(module("recall"), "RATE", 0.25)
+    assert "rate 0.25, falling" in _cards.card_of("recall", log).facts
+
+
+def test_no_card_copies_a_number_that_the_log_has(name):
+    """Steps, batch, rate and seeds are filled in, not written down."""
+    card = module(name).CARD
+    assert card.keys() <= {"model", "data", *_cards.USUAL}
+    for what in ("steps", "batch", "rate"):
+        said = card.get(what, "")
+        plain = "".join(text for text, *_ in Formatter().parse(said) if text)
+        if name not in ("sentiment", "decay", "descent"):
+            assert not re.search(r"\d", plain), f"{what}: {said!r}"
+
+
+def test_log_shows_the_card_when_it_is_asked_to(monkeypatch):
+    ipython = pytest.importorskip("IPython")
+    shown = []
+    monkeypatch.setattr(ipython.display, "display", shown.append)
+    monkeypatch.setattr(ipython, "get_ipython", lambda: object())
+    assert experiments.log("recall") == experiments.log("recall", card=True)
+    experiments.card("heads")
+    assert [each.name for each in shown] == ["recall", "heads"]
+
+
+def test_the_forms_are_stable_and_lead_to_the_code():
+    shown = _cards.Card("x_y", ("a <b>", "3 seeds"))
+    forms = shown._repr_mimebundle_()
+    assert forms["text/plain"] == "experiment x_y: a <b>; 3 seeds"
+    assert "a &lt;b&gt;; 3 seeds" in forms["text/html"]
+    link = '<a class="tfbook-source" href="../tfbook/experiments/x_y.py"'
+    assert f'{link} title="tfbook.experiments.x_y">the code</a>' in forms["text/html"]
+    assert "·" not in forms["text/html"]
+
+
+@pytest.mark.untyped
+def test_an_unknown_experiment_has_no_card():
+    with pytest.raises(ValueError, match="name must be one of"):
+        experiments.card("no_such")
+
+
+def test_making_a_card_draws_no_random_number(card):
+    """The seed that a chapter has set stays as it is."""
+    before = torch.random.get_rng_state()
+    _cards.card_of(card.name, experiments.log(card.name))
+    assert torch.equal(before, torch.random.get_rng_state())

@@ -22,7 +22,7 @@ check = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
 _jaxtyped = jaxtyping.jaxtyped
 # How often the running test has called each function; of so many calls all are looked at.
 calls = collections.Counter()
-ALL, ONE_IN = 20, 50
+ALL, ONE_IN = 10, 50
 
 
 def install():

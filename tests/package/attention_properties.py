@@ -8,14 +8,13 @@ over the registry (test_attention.py), over the lookups (test_lookup.py) and ove
 
 import contextlib
 import math
+import random
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 from torch.nn import functional
 
 from tfbook.attention import Variant, merge_partials
@@ -85,17 +84,17 @@ class Case:
         return torch.randperm(size, generator=self.generator)
 
 
-@st.composite
-def cases(draw):
-    n, m, d, e = draw(st.permutations([2, 3, 5, 7, 11]))[:4]
-    e = draw(st.sampled_from([e, d]))  # PyTorch takes its fast path for values as wide as keys
-    batch = draw(st.sampled_from([(), (2,), (3, 2)]))
-    return Case(n, m, d, e, batch, draw(st.integers(0, 2**20)))
+def case_of(number: int) -> Case:
+    """Return one of all examples: the first two are small, and each two have other dimensions."""
+    chance = random.Random(number)
+    n, m, d, e = chance.sample([2, 3, 5, 7] if number < 2 else [2, 3, 5, 7, 11], 4)
+    e = d if number % 2 else e  # PyTorch takes its fast path for values as wide as keys
+    return Case(n, m, d, e, [(2,), (), (3, 2)][number % 3], number)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check: the property it belongs to, and how many random cases it takes (0: one fixed)."""
+    """One check: the property it belongs to, and how many cases it takes (0: one fixed)."""
 
     property: str
     run: Callable
@@ -107,22 +106,12 @@ class Check:
         return self.run.__name__
 
     def __call__(self, attend):
-        if not self.examples:
-            return self.run(attend, Case())
-
-        @settings(
-            max_examples=self.examples,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(cases())
-        def holds(case):
-            self.run(attend, case)
-
-        return holds()
+        for case in map(case_of, range(self.examples)) if self.examples else [Case()]:
+            try:
+                self.run(attend, case)
+            except Exception as error:
+                error.add_note(f"in {case}")
+                raise
 
 
 CHECKS: dict[str, Check] = {}
@@ -675,7 +664,7 @@ def test_leading_dimensions_broadcast_like_expanded_ones(attend, case):
         close(mine, theirs)
 
 
-@checks("broadcasting", examples=4)
+@checks("broadcasting", examples=2)
 def test_queries_that_share_keys_equal_keys_written_out(attend, case):
     for lead, group in (((2, 3), 2), ((2,), 3), ((), 5), ((1, 2, 2), 2)):
         for n in (case.n, 1):
@@ -812,19 +801,18 @@ def test_forward_mode_agrees_with_backward_mode(attend, case):
 @checks("compile", examples=0, untyped=True)
 def test_compiles_to_one_graph_with_the_same_output_and_gradient(attend, case):
     torch.compiler.reset()
-    case.batch = ()
-    mask = case.mask()
-    for keywords in ({"causal": True}, {"mask": mask}):
-        q, k, v = inputs = case.qkv(grad=True)
-        with torch_may_warn():
-            compiled = torch.compile(attend.fn, backend="aot_eager", fullgraph=True)
-            weights = attend.weights(q, k)
-            got = compiled(q, k, v, **keywords, **weights, **attend.options)
-            mine = gradients(got, inputs)
-        wanted = attend(q, k, v, **keywords)
-        close(got, wanted)
-        for one, other in zip(mine, gradients(wanted, inputs), strict=True):
-            close(one, other)
+    case = Case(n=4, m=5, d=3, e=2, batch=())  # two tiles each way, where there are tiles
+    q, k, v = inputs = case.qkv(grad=True)
+    keywords = {"causal": True, "mask": case.mask()}
+    with torch_may_warn():
+        compiled = torch.compile(attend.fn, backend="aot_eager", fullgraph=True, dynamic=False)
+        weights = attend.weights(q, k)
+        got = compiled(q, k, v, **keywords, **weights, **attend.options)
+        mine = gradients(got, inputs)
+    wanted = attend(q, k, v, **keywords)
+    close(got, wanted)
+    for one, other in zip(mine, gradients(wanted, inputs), strict=True):
+        close(one, other)
 
 
 @checks("vmap", examples=2)

@@ -65,7 +65,10 @@ def test_variant_has(variant, check, plain):
     reason="torch.compile's default backend needs g++ and Python's headers",
 )
 def test_the_reference_compiles_to_machine_code(plain, monkeypatch):
-    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # no processes beside this one
+    config = "torch._inductor.config"
+    monkeypatch.setattr(f"{config}.compile_threads", 1)  # no processes beside this one
+    # Else ten programs are compiled to find out what the processor knows.
+    monkeypatch.setattr(f"{config}.cpp.vec_isa_ok", False)
     q, k, v = Case().qkv()
     with torch_may_warn():
         compiled = torch.compile(plain["reference"].fn, fullgraph=True)

@@ -218,7 +218,7 @@ def test_the_tests_check_the_shapes_in_the_signatures():
         attend(**inputs(v=torch.randn(B, H, M - 1, E)))
 
 
-def test_of_many_calls_one_in_ten_is_looked_at():
+def test_of_many_calls_one_in_so_many_is_looked_at():
     good, bad = inputs(), inputs(v=torch.randn(B, H, M - 1, E))
     for _ in range(shapecheck.ALL):
         attend(**good)
@@ -226,6 +226,16 @@ def test_of_many_calls_one_in_ten_is_looked_at():
         with pytest.raises((ValueError, jaxtyping.TypeCheckError)) as seen:
             attend(**bad)
     assert seen.type is jaxtyping.TypeCheckError
+
+
+def test_what_comes_back_is_compared_with_what_went_in():
+    def halves(x: Float[Tensor, "n"], wrong: int = 0) -> Float[Tensor, "n"]:  # noqa: F821
+        return x[wrong:] / 2
+
+    seen = shapecheck.checked(halves, typechecker=shapecheck.check)
+    assert torch.equal(seen(torch.ones(3)), torch.full((3,), 0.5))
+    with pytest.raises(jaxtyping.TypeCheckError, match="halves"):
+        seen(torch.ones(3), 1)
 
 
 def test_what_names_no_array_has_its_types_checked():

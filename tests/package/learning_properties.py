@@ -364,6 +364,21 @@ def test_muon_moves_by_its_momentum_made_orthogonal(kit):
 
 
 @about("optimizers")
+def test_muon_moves_each_matrix_as_if_it_were_alone(kit):
+    shapes = [(3, 5), (5, 3), (3, 5), (7, 2), (3, 5)]  # some alike, which are moved together
+    starts = [normal(*shape, seed=i) for i, shape in enumerate(shapes)]
+    gs = [gradients(*shape, seed=100 * i) for i, shape in enumerate(shapes)]
+    ws = [nn.Parameter(start.clone()) for start in starts]
+    optimizer = kit.muon.Muon(ws, lr=LR, precision="full")
+    for each in zip(*gs, strict=True):
+        for w, g in zip(ws, each, strict=True):
+            w.grad = g
+        optimizer.step()
+    for w, start, own in zip(ws, starts, gs, strict=True):
+        close(w.detach(), walk(kit.muon.Muon, start, own, precision="full")[-1])
+
+
+@about("optimizers")
 def test_a_group_of_muon_may_follow_adamw(kit):
     gs, start = gradients(5), normal(5)
     options = {"betas": (0.8, 0.9), "eps": 0.1, "weight_decay": DECAY}

@@ -239,15 +239,15 @@ MUTANTS = [
     Mutant(
         "the size of the matrix stays",
         "tfbook.training.muon",
-        "x = x / x.norm().clamp(min=1e-7)",
-        "x = x / x.shape[0]",
+        "x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)",
+        "x = x / x.shape[-2]",
         "test_orthogonalize_keeps_the_directions_and_evens_out_the_sizes",
     ),
     Mutant(
         "a tall matrix comes back lying",
         "tfbook.training.muon",
-        "return x.mT if tall else x",
-        "return x.mT.reshape(matrix.shape).flip(0) if tall else x",
+        "return (x.mT if tall else x).reshape(matrix.shape)",
+        "return x.reshape(matrix.shape)",
         "test_orthogonalize_keeps_the_directions_and_evens_out_the_sizes",
     ),
     Mutant(
@@ -263,6 +263,20 @@ MUTANTS = [
         'if group["nesterov"] else m',
         "if True else m",
         "test_muon_moves_by_its_momentum_made_orthogonal",
+    ),
+    Mutant(
+        "matrices of one shape share their length",
+        "tfbook.training.muon",
+        "x.norm(dim=(-2, -1), keepdim=True)",
+        "x.norm()",
+        "test_muon_moves_each_matrix_as_if_it_were_alone",
+    ),
+    Mutant(
+        "matrices of one shape change places",
+        "tfbook.training.muon",
+        "zip(matrices, moves, strict=True)",
+        "zip(matrices, moves.flip(0), strict=True)",
+        "test_muon_moves_each_matrix_as_if_it_were_alone",
     ),
     Mutant(
         "embeddings count as hidden",

@@ -253,7 +253,7 @@ MISTAKES = {
     "rule": (lambda: Muon([weight()], rule="sgd"), ValueError, "rule must be one of muon, adamw"),
     "scale": (lambda: Muon([weight()], scale="x"), ValueError, "scale must be one of spectral, a"),
     "steps": (lambda: Muon([weight()], steps=-1), ValueError, "steps must be at least 0, got -1"),
-    "vector": (lambda: orthogonalize(torch.ones(3)), ValueError, "matrix must have 2 dimensions"),
+    "vector": (lambda: orthogonalize(torch.ones(3)), ValueError, "matrix needs at least 2 dim"),
     "estimates": (
         lambda: Sophia([weight()]).curvature([torch.ones(3)]),
         ValueError,

@@ -4,6 +4,7 @@ Explained in: chapters/11_training, section "Optimizers".
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from functools import partial
 
@@ -56,7 +57,8 @@ class Muon(AdamW):
         ValueError: for an option out of its range, or rule "muon" for what is no matrix.
 
     Cost: one number kept for each parameter of a matrix, and up to 6 · steps · rows · columns ·
-    min(rows, columns) FLOPs for its step.
+    min(rows, columns) FLOPs for its step. Matrices of one shape take it together, which needs a
+    few copies of them for a moment.
 
     Source: [jordan2024muon], scale "adamw": [liu2025muon]
     Explained in: chapters/11_training, section "Optimizers".
@@ -112,27 +114,36 @@ class Muon(AdamW):
             return super().start(w, group)
         return {"momentum_buffer": torch.zeros_like(w)}
 
-    def update(
-        self, w: Float[Tensor, "*S"], g: Float[Tensor, "*S"], state: State, group: Group
-    ) -> None:
-        """Change w and its state in place."""
+    def move(self, weights: list[Float[Tensor, "..."]], group: Group) -> None:
+        """Change parameters and their states in place, matrices of one shape together."""
         if group["rule"] == "adamw":
-            super().update(w, g, state, group)
+            super().move(weights, group)
             return
-        m, mu = state["momentum_buffer"], group["momentum"]
+        alike = defaultdict(list)
+        for w in weights:
+            alike[w.shape, w.dtype, w.device].append(w)
+        for (shape, dtype, _), matrices in alike.items():
+            moves = torch.stack([self._ahead(w, group) for w in matrices])  # (K, R, C)
+            if group["precision"] == "bfloat16":
+                moves = moves.bfloat16()
+            moves = orthogonalize(moves, steps=group["steps"]).to(dtype)
+            rows, columns = shape
+            size = math.sqrt(max(1, rows / columns))
+            if group["scale"] == "adamw":
+                size = 0.2 * math.sqrt(max(rows, columns))
+            for w, move in zip(matrices, moves, strict=True):
+                w.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * size * move)
+
+    def _ahead(self, w: Tensor, group: Group) -> Tensor:
+        """Take the gradient into the momentum; return that, or with Nesterov what comes next."""
+        g, m, mu = w.grad, self.state[w]["momentum_buffer"], group["momentum"]
         m.lerp_(g, 1 - mu)
-        move = g.lerp(m, mu) if group["nesterov"] else m  # (1 − μ) g + μ m
-        if group["precision"] == "bfloat16":
-            move = move.bfloat16()
-        move = orthogonalize(move, steps=group["steps"]).to(w.dtype)
-        rows, columns = w.shape
-        size = math.sqrt(max(1, rows / columns))
-        if group["scale"] == "adamw":
-            size = 0.2 * math.sqrt(max(rows, columns))
-        w.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * size * move)
+        return g.lerp(m, mu) if group["nesterov"] else m  # (1 − μ) g + μ m
 
 
-def orthogonalize(matrix: Float[Tensor, "R C"], *, steps: int = 5) -> Float[Tensor, "R C"]:
+def orthogonalize(
+    matrix: Float[Tensor, "*K R C"], *, steps: int = 5
+) -> Float[Tensor, "*K R C"]:
     """Bring the singular values of a matrix near 1 and keep its singular vectors.
 
     X ← X / |X|, then several times X ← a X + (b A + c A²) X with A = X Xᵀ: the polynomial
@@ -140,39 +151,39 @@ def orthogonalize(matrix: Float[Tensor, "R C"], *, steps: int = 5) -> Float[Tens
     than end at 1: after five steps all that were above 0.003 of |X| lie between 0.68 and 1.21.
 
     Args:
-        matrix: (R, C).
+        matrix: (..., R, C); of several matrices each is treated for itself.
         steps: iterations.
 
     Returns:
-        About U Vᵀ of the decomposition U Σ Vᵀ, (R, C), in the precision of the input.
+        About U Vᵀ of the decomposition U Σ Vᵀ, (..., R, C), in the precision of the input.
 
     Raises:
         TypeError: if the matrix is not floating point or steps no integer.
-        ValueError: if it has other than two dimensions, or steps is negative.
+        ValueError: if it has fewer than two dimensions, or steps is negative.
 
     Example:
         >>> x = orthogonalize(torch.tensor([[3.0, 0.0, 0.0], [0.0, -1.0, 0.0]]))
         >>> torch.linalg.svdvals(x).round(decimals=1)
         tensor([1.1000, 0.8000])
 
-    Cost: per step 2 (2 R² C + R³) FLOPs, with R the shorter side.
+    Cost: per matrix and step 2 (2 R² C + R³) FLOPs, with R the shorter side.
 
     Source: [jordan2024muon]
     Explained in: chapters/11_training, section "Optimizers".
     """
-    check_float("matrix", matrix)
+    check_float("matrix", matrix, min_dims=2)
     check_number("steps", steps, 0, 1000, whole=True)
-    if matrix.ndim != 2:
-        raise ValueError(f"matrix must have 2 dimensions, got shape {tuple(matrix.shape)}")
     a, b, c = 3.4445, -4.7750, 2.0315
-    tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.mT if tall else matrix  # the smaller of X Xᵀ and Xᵀ X
-    x = x / x.norm().clamp(min=1e-7)  # no singular value above 1
+    *several, rows, columns = matrix.shape
+    tall = rows > columns
+    x = matrix.reshape(math.prod(several), rows, columns)  # (K, R, C)
+    x = x.mT if tall else x  # the smaller of X Xᵀ and Xᵀ X
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)  # no singular value above 1
     for _ in range(steps):
-        gram = x @ x.mT  # A, (R, R)
-        change = torch.addmm(gram, gram, gram, beta=b, alpha=c)  # b A + c A²
-        x = torch.addmm(x, change, x, beta=a)
-    return x.mT if tall else x
+        gram = x @ x.mT  # A, (K, R, R)
+        change = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)  # b A + c A²
+        x = torch.baddbmm(x, change, x, beta=a)
+    return (x.mT if tall else x).reshape(matrix.shape)
 
 
 def muon_groups(

@@ -127,19 +127,23 @@ class Written(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for w in group["params"]:
-                if w.grad is None:
-                    continue
+            moving = [w for w in group["params"] if w.grad is not None]
+            for w in moving:
                 if w.grad.is_sparse or not w.is_floating_point():
                     raise TypeError("gradients must be dense and real, use torch.optim for others")
                 if not self.state[w]:
                     self.state[w].update(self.start(w, group))
-                self.update(w, w.grad, self.state[w], group)
+            self.move(moving, group)
         return loss
 
     def start(self, w: Float[Tensor, "*S"], group: Group) -> State:
         """Return what is kept for a parameter before its first step."""
         raise NotImplementedError
+
+    def move(self, weights: list[Float[Tensor, "..."]], group: Group) -> None:
+        """Change parameters of a group, which have gradients, and their states in place."""
+        for w in weights:
+            self.update(w, w.grad, self.state[w], group)
 
     def update(
         self, w: Float[Tensor, "*S"], g: Float[Tensor, "*S"], state: State, group: Group

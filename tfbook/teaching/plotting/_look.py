@@ -119,7 +119,10 @@ def _png(fig: Figure) -> tuple[bytes, int]:
         with style():
             # A figure made by pyplot keeps its own canvas; this one draws it without a window.
             canvas, fig_canvas = FigureCanvasAgg(fig), fig.canvas
-            canvas.figure.savefig(raw, format="png", dpi=dpi, bbox_inches="tight", pad_inches=0.12)
+            fast = {"compress_level": 0}  # it is read again at once
+            canvas.figure.savefig(
+                raw, format="png", dpi=dpi, bbox_inches="tight", pad_inches=0.12, pil_kwargs=fast
+            )
             fig.set_canvas(fig_canvas)
         picture = Image.open(raw).convert("RGB")
         small = picture.quantize(colors, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bs4 import BeautifulSoup, Tag
 
-ROADS: tuple[str, ...] = ()
+ROADS: tuple[str, ...] = ("02_attention",)
 
 # Of a road: what, at least, at most.
 LIMITS = {

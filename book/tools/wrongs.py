@@ -8,7 +8,8 @@
 
 The metadata of the cell names the erratum of each row by its claim, which rejects the wrong value:
 `{"tfbook": {"wrong": {"weights-mix": "E015"}}}`. The claim may stand on the chapter's other page,
-`[✓](02_attention_deeper.ipynb#claim-weights-mix)`. The corrections page is made from these rows.
+`[✓](02_attention_deeper.ipynb#claim-weights-mix)`. A row may end with several, where one mistake
+has several forms. The corrections page is made from these rows.
 """
 
 from __future__ import annotations
@@ -47,16 +48,17 @@ def read(source: str, named: Mapping[str, str], place: Any) -> tuple[list[Row], 
         return [], [*faults, f"has no table with the head {' | '.join(HEAD)}"]
     left = {slug.removeprefix("claim-"): erratum for slug, erratum in named.items()}
     for cell in cells[2:]:
-        link = LINK.fullmatch(cell[2]) if len(cell) == 3 else None
-        if not link:
+        links = list(LINK.finditer(cell[2])) if len(cell) == 3 else []
+        if not links or LINK.sub("", cell[2]).strip():
             faults.append(f"a row has to end with [✓](#claim-slug), got {cell[-1]!r}")
-        elif link["slug"] not in left:
-            faults.append(f"the metadata names no erratum for the row of {link['slug']}")
-        else:
-            says, holds = (text.replace(r"\|", "|") for text in cell[:2])
-            erratum = left.pop(link["slug"])
+            continue
+        says, holds = (text.replace(r"\|", "|") for text in cell[:2])
+        for link in links:  # one for each form in which the same thing is said
+            if link["slug"] not in left:
+                faults.append(f"the metadata names no erratum for the row of {link['slug']}")
+                continue
             page = link["page"] or place.page
-            rows.append(Row(place, says, holds, page, link["slug"], erratum))
+            rows.append(Row(place, says, holds, page, link["slug"], left.pop(link["slug"])))
     faults += [f"no row links to {slug}, which the metadata names" for slug in left]
     return rows, faults
 

@@ -89,7 +89,7 @@ def attend(
         tensor([[3.]])
 
     Source: [vaswani2017attention]
-    Explained in: chapters/02_attention, section "Lookup made soft".
+    Explained in: chapters/02_attention_deeper, section "Lookup made soft".
     """
     check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
     scores = masked_scores(q, k, mask=mask, bias=bias, causal=causal, scale=scale)  # (..., n, m)
@@ -121,7 +121,7 @@ def attention_with(score: Score) -> Attend:
     Raises:
         TypeError: if the score is not callable.
 
-    Explained in: chapters/02_attention, section "Scores and their geometry".
+    Explained in: chapters/02_attention_deeper, section "Score functions".
     """
     if not callable(score):
         raise TypeError(f"score must be callable, got {type(score).__name__}")
@@ -205,7 +205,7 @@ def attend_sdpa(
         ValueError: for a wrong shape, device or scale, or for asking for weights or log-sum-exp.
 
     Source: [dao2022flashattention], shared keys: [ainslie2023gqa]
-    Explained in: chapters/02_attention, section "The same function, computed four ways".
+    Explained in: chapters/02_attention_deeper, section "The same function, computed four ways".
     """
     for name, asked in (("return_weights", return_weights), ("return_lse", return_lse)):
         if asked:
@@ -312,7 +312,7 @@ def attend_topk(
         TypeError: for a wrong type or dtype.
         ValueError: for a wrong shape, device or scale, or ``top`` below 1.
 
-    Explained in: chapters/02_attention, section "Soft does not mean few".
+    Explained in: chapters/02_attention_deeper, section "Soft does not mean few".
     """
     check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
     scores = _topk_scores(q, k, top=top, mask=mask, bias=bias, causal=causal, scale=scale)
@@ -348,7 +348,7 @@ def merge_partials(
         TypeError: for a wrong type or dtype.
         ValueError: if nothing is given, or numbers or shapes differ.
 
-    Explained in: chapters/02_attention, section "The same function, computed four ways".
+    Explained in: chapters/02_attention_deeper, section "The same function, computed four ways".
     """
     check_list("outputs", outputs)
     check_list("log_sum_exps", log_sum_exps)

@@ -44,7 +44,7 @@ def soft_lookup(
         TypeError: for a wrong type or dtype.
         ValueError: for a wrong shape or device, or a temperature that is not positive.
 
-    Explained in: chapters/02_attention, section "Lookup made soft".
+    Explained in: chapters/02_attention_deeper, section "Lookup made soft".
     """
     check_number("temperature", temperature, above=0)
     return attend(query, keys, values, scale=1 / temperature, return_weights=return_weights)
@@ -80,7 +80,7 @@ def hard_lookup(
         >>> hard_lookup(torch.tensor([[0.2, 0.9]]), keys, values)
         tensor([[20.]])
 
-    Explained in: chapters/02_attention, section "Lookup made soft".
+    Explained in: chapters/02_attention_deeper, section "Lookup made soft".
     """
     check_attention(query, keys, values)
     check_bool("return_weights", return_weights)

@@ -4,7 +4,7 @@ This is the convention of ``torch.nn.functional.scaled_dot_product_attention``;
 ``torch.nn.MultiheadAttention`` uses the opposite one, so pass it ``~mask``. A mask broadcasts to
 the scores, (..., n, m): n queries as rows, m keys as columns.
 
-Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
+Explained in: chapters/02_attention, section "Masks: who may look at whom".
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def causal_mask(
         tensor([[1, 1, 1, 0],
                 [1, 1, 1, 1]], dtype=torch.int32)
 
-    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
+    Explained in: chapters/02_attention, section "Masks: who may look at whom".
     """
     m = n if m is None else m
     check_number("n", n, 0, whole=True)
@@ -124,7 +124,7 @@ def padding_mask(
         <BLANKLINE>
                 [[1, 1, 1]]], dtype=torch.int32)
 
-    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
+    Explained in: chapters/02_attention, section "Masks: who may look at whom".
     """
     lengths = _integers("lengths", lengths)
     if lengths.ndim != 1:
@@ -161,7 +161,7 @@ def document_mask(ids: Int[Tensor, "*B N"] | Sequence) -> Bool[Tensor, "*B N N"]
                 [1, 1, 0],
                 [0, 0, 1]], dtype=torch.int32)
 
-    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
+    Explained in: chapters/02_attention, section "Masks: who may look at whom".
     """
     ids = _integers("ids", ids)
     check_tensor("ids", ids, min_dims=1)
@@ -179,7 +179,7 @@ def block_mask(
         TypeError: if n or block is not an integer.
         ValueError: if n is negative or block is below 1.
 
-    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
+    Explained in: chapters/02_attention, section "Masks: who may look at whom".
     """
     check_number("n", n, 0, whole=True)
     check_number("block", block, 1, whole=True)
@@ -205,7 +205,7 @@ def combine_masks(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | N
                 [1, 1, 0],
                 [0, 0, 1]], dtype=torch.int32)
 
-    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
+    Explained in: chapters/02_attention, section "Masks: who may look at whom".
     """
     given = [mask for mask in masks if mask is not None]
     for mask in given:
@@ -234,7 +234,7 @@ def to_additive(
         tensor([[0., -inf],
                 [0., 0.]], dtype=torch.float16)
 
-    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
+    Explained in: chapters/02_attention, section "Masks: who may look at whom".
     """
     _check_boolean(mask)
     if dtype is None:
@@ -257,7 +257,7 @@ def to_boolean(additive: Float[Tensor, "*S"]) -> Bool[Tensor, "*S"]:
         >>> to_boolean(torch.tensor([0.0, -1e9]))
         tensor([ True, False])
 
-    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
+    Explained in: chapters/02_attention, section "Masks: who may look at whom".
     """
     check_float("additive", additive)
     allowed = additive == 0

@@ -3,7 +3,7 @@
 A score function says how well each key answers each query: (q, k) → (..., n, m). Scores are
 restricted by masks, which set them to −∞, and normalised row by row.
 
-Explained in: chapters/02_attention, section "Why divide by the square root of d_k?".
+Explained in: chapters/02_attention, section "Why divide by the root of the width".
 """
 
 import torch
@@ -38,7 +38,7 @@ def dot_scores(q: Float[Tensor, "*#B N D"], k: Float[Tensor, "*#B M D"]) -> Floa
         ValueError: if the shapes do not fit.
 
     Source: [luong2015effective]
-    Explained in: chapters/02_attention, section "Scores and their geometry".
+    Explained in: chapters/02_attention_deeper, section "Score functions".
     """
     _check_pair(q, k, same_depth=True)
     return multiply_shared(at_least_float32(q), at_least_float32(k).mT)  # (..., n, m)
@@ -62,7 +62,7 @@ def scaled_dot_scores(
         ValueError: if the shapes do not fit or the scale is not finite and positive.
 
     Source: [vaswani2017attention]
-    Explained in: chapters/02_attention, section "Why divide by the square root of d_k?".
+    Explained in: chapters/02_attention, section "Why divide by the root of the width".
     """
     _check_pair(q, k, same_depth=True)
     if scale is None:
@@ -89,7 +89,7 @@ def bilinear_scores(
         ValueError: if the shapes do not fit.
 
     Source: [luong2015effective]
-    Explained in: chapters/02_attention, section "Scores and their geometry".
+    Explained in: chapters/02_attention_deeper, section "Score functions".
     """
     _check_pair(q, k, weight=weight)
     check_shape("weight", weight, (q.shape[-1], k.shape[-1]), "(d_q, d_k)")
@@ -122,7 +122,7 @@ def additive_scores(
     Cost: n · m · d_hidden numbers of memory: every pair has its own hidden layer.
 
     Source: [bahdanau2015neural]
-    Explained in: chapters/02_attention, section "Scores and their geometry".
+    Explained in: chapters/02_attention_deeper, section "Score functions".
     """
     _check_pair(q, k, w_q=w_q, w_k=w_k, w_a=w_a)
     check_shape("w_a", w_a, (w_a.shape[-1] if w_a.ndim else 0,), "(d_hidden,)")
@@ -155,7 +155,7 @@ def restrict(
         TypeError: for a wrong type or dtype.
         ValueError: if the mask or the bias does not broadcast.
 
-    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
+    Explained in: chapters/02_attention, section "Masks: who may look at whom".
     """
     check_bool("causal", causal)
     check_float("scores", scores, min_dims=2 if causal else 1)
@@ -197,7 +197,7 @@ def masked_scores(
         TypeError: for a wrong type or dtype.
         ValueError: for a wrong shape or scale.
 
-    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
+    Explained in: chapters/02_attention, section "Masks: who may look at whom".
     """
     scores = scaled_dot_scores(q, k, scale=scale)  # (..., n, m)
     return restrict(scores, mask=mask, bias=bias, causal=causal)
@@ -232,7 +232,7 @@ def masked_softmax(
         tensor([[0.5000, 0.5000, 0.0000],
                 [0.0000, 0.0000, 0.0000]])
 
-    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
+    Explained in: chapters/02_attention, section "Masks: who may look at whom".
     """
     check_scale("temperature", temperature)
     scores, empty = _without_empty_rows(restrict(scores, mask=mask))
@@ -250,7 +250,7 @@ def log_sum_exp(scores: Float[Tensor, "*B M"]) -> Float[Tensor, "*B"]:
         TypeError: if scores are not floating point.
         ValueError: if scores have no dimension.
 
-    Explained in: chapters/02_attention, section "The same function, computed four ways".
+    Explained in: chapters/02_attention_deeper, section "The same function, computed four ways".
     """
     check_float("scores", scores, min_dims=1)
     scores, empty = _without_empty_rows(scores)
@@ -286,7 +286,7 @@ def softmax_jacobian(p: Float[Tensor, "*B M"]) -> Float[Tensor, "*B M M"]:
         tensor([[ 0.2500, -0.2500],
                 [-0.2500,  0.2500]])
 
-    Explained in: chapters/02_attention, section "Why divide by the square root of d_k?".
+    Explained in: chapters/02_attention, section "Why divide by the root of the width".
     """
     check_float("p", p, min_dims=1)
     return torch.diag_embed(p) - p[..., :, None] * p[..., None, :]  # (..., m, m)
@@ -295,7 +295,7 @@ def softmax_jacobian(p: Float[Tensor, "*B M"]) -> Float[Tensor, "*B M M"]:
 def at_least_float32(x: Tensor) -> Tensor:
     """Widen float16 and bfloat16 to float32, where scores neither overflow nor lose their digits.
 
-    Explained in: chapters/02_attention, section "Masks, and four ways to get them wrong".
+    Explained in: chapters/02_attention, section "Masks: who may look at whom".
     """
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
@@ -310,7 +310,7 @@ def mix(weights: Float[Tensor, "*#B N M"], v: Float[Tensor, "*#B M E"]) -> Float
     Returns:
         The output (..., n, d_v).
 
-    Explained in: chapters/02_attention, section "Lookup made soft".
+    Explained in: chapters/02_attention_deeper, section "Lookup made soft".
     """
     return multiply_shared(weights, at_least_float32(v)).to(v.dtype)  # (..., n, d_v)
 

@@ -11,7 +11,7 @@ the log-sum-exp of each row. Work goes through one matrix of the batch at a time
 stays in the processor's cache. First derivatives only; for higher ones take
 :func:`tfbook.attention.attend`.
 
-Explained in: chapters/02_attention, section "The same function, computed four ways".
+Explained in: chapters/02_attention_deeper, section "The same function, computed four ways".
 """
 
 import itertools
@@ -64,7 +64,7 @@ def attend_rows(
     Cost: n · m · 2(d + d_v) FLOPs, half of it when causal; 2 · rows · m numbers of scratch, O(n)
     in all, forward and backward.
 
-    Explained in: chapters/02_attention, section "The same function, computed four ways".
+    Explained in: chapters/02_attention_deeper, section "The same function, computed four ways".
     """
     _check_extras("attend_rows", return_weights, return_lse)
     check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
@@ -117,7 +117,7 @@ def attend_online(
     n and m are, beside O(n) of row statistics.
 
     Source: [milakov2018online], [dao2022flashattention]
-    Explained in: chapters/02_attention, section "The same function, computed four ways".
+    Explained in: chapters/02_attention_deeper, section "The same function, computed four ways".
     """
     _check_extras("attend_online", return_weights, return_lse)
     check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)

@@ -2,8 +2,8 @@
 
     listing(attend)
 
-shows the source without its docstring and without the checks of its arguments, under the
-function's name, which leads to its code. The text form is the plain code, so nbval compares it
+shows the source without docstring, types and the checks of its arguments, under the function's
+name, which leads to its code. The text form is the plain code, so nbval compares it
 and a chapter learns that the function has changed.
 
 Explained in: the preface, "Three kinds of executable content".
@@ -26,6 +26,7 @@ from typing import Any
 PACKAGE = Path(__file__).resolve().parents[1]
 CHECK = re.compile(r"_?check")
 STYLE = "margin: 0.5rem 0"
+WIDTH = 90  # columns
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def public_name(function: Callable) -> str:
 
 
 def without_checks(source: str) -> str:
-    """Return the source of a function without docstrings and checks; comments stay.
+    """Return the source of a function without docstrings, types and checks; comments stay.
 
     Left out are statements that only raise, an `if` or a loop of nothing else, and calls of
     functions whose name begins with check or _check; with the comments right above them.
@@ -129,10 +130,32 @@ def without_checks(source: str) -> str:
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(kept))
     text = re.sub(r":\n\n(?=\s)", ":\n", text).rstrip()  # a body begins at once
     try:
-        ast.parse(text)
+        (function,) = ast.parse(text).body
     except SyntaxError:
         raise ValueError(f"nothing is left of {function.name} but its checks") from None
-    return text
+    return f"{_signature(function)}\n{_body(function, text)}"
+
+
+def _signature(function: ast.FunctionDef) -> str:
+    """Return the first line of a function without types, in several lines if it is long."""
+    for argument in ast.walk(function.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    arguments = ast.unparse(function.args)
+    line = f"def {function.name}({arguments}):"
+    if len(line) <= WIDTH:
+        return line
+    wrapped = textwrap.fill(arguments, WIDTH - 4, break_long_words=False)
+    return f"def {function.name}(\n{textwrap.indent(wrapped, '    ')}\n):"
+
+
+def _body(function: ast.FunctionDef, text: str) -> str:
+    """Return the lines below the signature, with the comments that open them."""
+    lines = text.splitlines()
+    first = function.body[0].lineno
+    while lines[first - 2].strip().startswith("#"):
+        first -= 1
+    return "\n".join(lines[first - 1 :])
 
 
 def _dropped(node: ast.AST) -> Iterator[ast.stmt]:

@@ -50,7 +50,7 @@ def soft_lookup_plane(
         TypeError: if an argument is of another kind.
         ValueError: if it is out of range or the lengths differ.
 
-    Explained in: chapters/02_attention, section "Lookup made soft".
+    Explained in: chapters/02_attention_deeper, section "Lookup made soft".
     """
     points = matrix("keys", None, 2)(keys)
     if not 2 <= len(points) <= 8:

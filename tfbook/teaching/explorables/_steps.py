@@ -68,7 +68,7 @@ def attention_steps(
         TypeError: if an argument is of another kind.
         ValueError: if it is out of range, shapes do not fit, or a word is unknown.
 
-    Explained in: chapters/02_attention, section "The worked example".
+    Explained in: chapters/02_attention_deeper, section "The worked example".
     """
     tokens, features = [str(t) for t in tokens], [str(f) for f in features]
     if not 1 <= len(tokens) <= MAX_TOKENS or not 1 <= len(features) <= 6:

@@ -7,8 +7,9 @@ export default {
     const kept = memory(data.slug);
     const said = voice({ kept: "Kept:", right: "As you said.", other: "It went otherwise." });
     const asked = answerFields(data, said.clear);
-    // In the page the experiment's outputs are folded below; elsewhere the reader runs it.
-    const fold = document.querySelector(`details[data-predict="${data.slug}"]`);
+    // In the page the experiment's outputs are folded below, in one fold or more; elsewhere the reader runs it.
+    const folds = [...document.querySelectorAll(`details[data-predict="${data.slug}"]`)];
+    const fold = folds[0];
 
     const button = h("button", { type: "submit", class: "tfx-button" });
     const offer = (text) => {
@@ -71,7 +72,7 @@ export default {
       offer("");
       if (fold.open) return compare();
       fold.addEventListener("toggle", compare, { once: true });
-      fold.open = true;
+      for (const each of folds) each.open = true;
     });
   },
 };

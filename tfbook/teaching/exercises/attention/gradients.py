@@ -146,7 +146,7 @@ ATTENTION_BACKWARD = Exercise(
     name="attention-backward",
     title="The gradients of attention, by hand",
     level=3,
-    section='chapters/02_attention, section "Gradients"',
+    section='chapters/02_attention_deeper, section "Gradients"',
     stub=attention_backward,
     properties=(
         _backward_values, _backward_queries, _backward_keys, _backward_shapes,

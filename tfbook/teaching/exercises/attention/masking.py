@@ -120,7 +120,7 @@ CAUSAL_FROM_SHAPE = Exercise(
     name="causal-from-shape",
     title="A causal mask that works with a cache",
     level=2,
-    section='chapters/02_attention, section "Masks, and four ways to get them wrong"',
+    section='chapters/02_attention, section "Masks: who may look at whom"',
     stub=causal_from_shape,
     properties=(
         _causal_square, _causal_cache, _causal_more_queries, _causal_small, _causal_leak,
@@ -296,7 +296,7 @@ MASKED_ATTENTION = Exercise(
     name="masked-attention",
     title="Attention over the allowed keys",
     level=2,
-    section='chapters/02_attention, section "Masks, and four ways to get them wrong"',
+    section='chapters/02_attention, section "Masks: who may look at whom"',
     stub=masked_attention,
     properties=(
         _masked_open, _masked_some, _masked_influence, _masked_empty, _masked_gradients,
@@ -386,7 +386,7 @@ PADDING_FROM_LENGTHS = Exercise(
     name="padding-from-lengths",
     title="A padding mask from the lengths",
     level=2,
-    section='chapters/02_attention, section "Masks, and four ways to get them wrong"',
+    section='chapters/02_attention, section "Masks: who may look at whom"',
     stub=padding_from_lengths,
     properties=(_padding_counts, _padding_edges, _padding_alone),
     hints=(

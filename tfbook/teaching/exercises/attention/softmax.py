@@ -114,7 +114,7 @@ SOFT_LOOKUP = Exercise(
     name="soft-lookup",
     title="A dictionary that answers every query",
     level=1,
-    section='chapters/02_attention, section "Lookup made soft"',
+    section='chapters/02_attention_deeper, section "Lookup made soft"',
     stub=soft_lookup,
     properties=(
         _lookup_averages, _lookup_temperature, _lookup_cold, _lookup_hot, _lookup_order,
@@ -221,7 +221,7 @@ STABLE_SOFTMAX = Exercise(
     name="stable-softmax",
     title="A softmax that survives large scores",
     level=1,
-    section='chapters/02_attention, section "A softmax to check by hand"',
+    section='chapters/02_attention_deeper, section "A softmax to check by hand"',
     stub=stable_softmax,
     properties=(
         _softmax_rows, _softmax_axes, _softmax_shift, _softmax_extremes, _softmax_dtype,
@@ -315,7 +315,7 @@ SCALED_SCORES = Exercise(
     name="scaled-scores",
     title="Every query against every key",
     level=1,
-    section='chapters/02_attention, section "Why divide by the square root of d_k?"',
+    section='chapters/02_attention, section "Why divide by the root of the width"',
     stub=scaled_scores,
     properties=(
         _scores_definition, _scores_batches, _scores_variance, _scores_dtype, _scores_gradients,

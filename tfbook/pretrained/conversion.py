@@ -99,7 +99,7 @@ def weights_from(
 
     Explained in: chapters/05_architecture, section "Two real models".
     """
-    shapes = {name: value.shape for name, value in _empty(config).state_dict().items()}
+    shapes = {name: value.shape for name, value in empty_model(config).state_dict().items()}
     return _rename(weights, shapes, config, family)
 
 
@@ -190,7 +190,7 @@ def fill_model(settings: Settings, weights: Mapping[str, Tensor]) -> nn.Module:
     Explained in: chapters/05_architecture, section "Two real models".
     """
     config = config_from(settings, weights)
-    model = _empty(config)
+    model = empty_model(config)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     model.load_state_dict(_rename(weights, shapes, config, family_of(settings)), assign=True)
     return model
@@ -206,8 +206,8 @@ class _NothingDrawn(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def _empty(config: TransformerConfig) -> nn.Module:
-    """Build the model without any numbers in it."""
+def empty_model(config: TransformerConfig) -> nn.Module:
+    """Build a model without any numbers in it, to be filled with ``assign=True``."""
     with torch.device("meta"), _NothingDrawn():
         return build(config)
 

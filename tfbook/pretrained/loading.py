@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from tfbook import data
 from tfbook._checks import check_bool, check_number
 from tfbook.data import EOS, PAD, char_tokenizer, pad_batch
-from tfbook.models import TransformerConfig, build
-from tfbook.pretrained.conversion import fill_model
+from tfbook.models import TransformerConfig
+from tfbook.pretrained.conversion import empty_model, fill_model
 from tfbook.pretrained.files import (
     PACKAGES,
     cache_folder,
@@ -443,8 +443,7 @@ def _load_own(name: str, dtype: torch.dtype) -> Pretrained:
     path = RESULTS / f"{name}.safetensors"
     check_sha256(path, log["sha256"], "get it anew, or install the package again")
     weights, _ = read_safetensors(path)
-    with torch.device("meta"):  # no weights are drawn
-        model = build(TransformerConfig.from_dict(log["settings"]["shipped"]["config"]))
+    model = empty_model(TransformerConfig.from_dict(log["settings"]["shipped"]["config"]))
     model.load_state_dict(weights, assign=True)
     tokenizer = char_tokenizer(data.shakespeare("all"))
     return Pretrained(name, model.to(dtype).eval(), tokenizer, model.config)

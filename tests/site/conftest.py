@@ -3,7 +3,7 @@
 site         folder of the built pages: TFBOOK_SITE, or _build/html, built first if missing
 server       its address on this machine
 browser      Chromium, for the whole session
-open_page    a function that makes a page; it keeps requests, errors and what was refused
+open_page    a function that gives a page; it keeps requests, errors and what was refused
 """
 
 import contextlib
@@ -68,21 +68,50 @@ def site():
     return BUILT
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
+# What a page leaves for the next one: nothing. When it is left, it may want to write again.
+FORGET = """() => {
+  try { localStorage.clear(); sessionStorage.clear(); } catch { return; }
+  Storage.prototype.setItem = () => {};
+}"""
+
+
+class _Files(http.server.SimpleHTTPRequestHandler):
+    """Files without a word on each; the browser may keep them, for they do not change.
+
+    But no fonts: those that it has it takes for every page that names them, used or not.
+    """
+
+    def end_headers(self):
+        font = self.path.endswith((".woff", ".woff2"))
+        self.send_header("Cache-Control", "no-store" if font else "max-age=3600")
+        super().end_headers()
+
     def log_message(self, *words):
         pass
 
 
-@pytest.fixture(scope="session")
-def server(site):
-    """Serve the built pages on a free port of this machine and return their address."""
-    handler = functools.partial(_Quiet, directory=str(site))
+@contextlib.contextmanager
+def _served(folder):
+    handler = functools.partial(_Files, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as served:
         thread = threading.Thread(target=served.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{served.server_address[1]}"
         served.shutdown()
         thread.join()
+
+
+@pytest.fixture(scope="session")
+def server(site):
+    """Serve the built pages on a free port of this machine and return their address."""
+    with _served(site) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def served():
+    """Return what serves another folder, as a context with its address."""
+    return _served
 
 
 @pytest.fixture(scope="session")
@@ -97,41 +126,59 @@ def browser(browser_path):
 
 @pytest.fixture(scope="session")
 def open_page(browser, server, site):
-    """Return a function that makes a page; what leaves the site is stopped and noted.
+    """Return a function that gives a page; what leaves the site is stopped and noted.
 
-    The page has an attribute `log`. Each call makes a browser context of its own, closed at the
-    end of the session unless the test closes it (`page.context.close()`).
+    The page has an attribute `log`. After `page.leave()` it serves the next that asks: a page that
+    has read and compiled the scripts of the site shows another one in a third of the time. It is as
+    good as new, for what it has stored is gone; those that were not left are closed in the end.
     """
-    contexts = []
+    contexts, left = [], []
     homes = (server, site.as_uri(), "data:", "blob:", "about:")
 
-    def make(*, theme="light", width=1280, height=900, **options):
-        context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=theme, **options
-        )
+    def new():
+        context = browser.new_context()
         contexts.append(context)
-        log = Log()
-
         page = context.new_page()
-        page.log = log
 
         def note(request):
             inside = request.url.startswith(homes)
-            (log.asked.add if inside else log.outside.append)(request.url)
+            (page.log.asked.add if inside else page.log.outside.append)(request.url)
 
         def failed(request):
             # A page that is left stops loading; that is no fault of it.
             if request.failure != "net::ERR_ABORTED":
-                log.failed.append(f"{request.url}: {request.failure}")
+                page.log.failed.append(f"{request.url}: {request.failure}")
 
+        def told(message):
+            if message.type in ("error", "warning"):
+                page.log.errors.append(message.text)
+
+        def answered(response):
+            if response.status >= 400:
+                page.log.failed.append(f"{response.url}: {response.status}")
+
+        def leave():
+            page.unroute_all()
+            page.evaluate(FORGET)
+            page.goto("about:blank")
+            left.append(page)
+
+        page.leave = leave
         page.on("request", note)
-        page.on("console", lambda m: m.type in ("error", "warning") and log.errors.append(m.text))
-        page.on("pageerror", lambda error: log.errors.append(str(error)))
+        page.on("console", told)
+        page.on("pageerror", lambda error: page.log.errors.append(str(error)))
         page.on("requestfailed", failed)
-        page.on("response", lambda r: r.status >= 400 and log.failed.append(f"{r.url}: {r.status}"))
+        page.on("response", answered)
         return page
 
-    yield make
+    def give(*, theme="light", width=1280, height=900):
+        page = left.pop() if left else new()
+        page.log = Log()
+        page.emulate_media(color_scheme=theme)
+        page.set_viewport_size({"width": width, "height": height})
+        return page
+
+    yield give
     for context in contexts:
         context.close()
 

@@ -2284,7 +2284,7 @@ def test_figures_of_the_chapter_show_the_packages_numbers(open_page, settle, sit
     )
     assert not page.evaluate(unset)
     assert page.locator(".tfbook-explorable:not([data-alive])").count() == 0
-    page.context.close()
+    page.leave()
 
 
 def test_every_chapter_with_figures_is_looked_at(site):

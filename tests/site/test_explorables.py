@@ -2214,6 +2214,14 @@ def check_alignments(page, log):
 
 def check_chapter_of_attention(page):
     check_softmax(page.locator('[data-module="softmax_temperature"]'), **DEFAULT_SOFTMAX)
+    steps = page.locator('[data-module="attention_steps"]')
+    words = double([[0, 0, 1], [0, 0, 0], [2, 0, 0], [1, 1, 1]])  # by the river bank
+    output, weights = attention.attend(words[3:], words, words, return_weights=True)
+    assert values(steps, "weight", 4) == pytest.approx(weights[0].tolist(), abs=TOLERANCE)
+    assert values(steps, "output", 3) == pytest.approx(output[0].tolist(), abs=TOLERANCE)
+
+
+def check_second_reading_of_attention(page):
     check_example(page.locator('[data-module="attention_steps"]'), [0.9, 0.1, 0.2, 0.3])
     check_plane(page.locator('[data-module="soft_lookup_plane"]'), [0.9, 0.9])
 
@@ -2262,6 +2270,7 @@ def check_language(page):
 CHAPTERS = {
     "01_motivation": functools.partial(check_alignments, log="translation"),
     "02_attention": check_chapter_of_attention,
+    "02_attention_deeper": check_second_reading_of_attention,
     "03_multi_head": check_multi_head,
     "04_positions": check_chapter_of_positions,
     "05_architecture": check_architecture,

@@ -39,6 +39,7 @@ TEXT = {
 NEXT = explorables.pack_next_tokens("so", [3.0, 2.0, 1.0], ["a", "b", "c"], shown=2)
 # Figures that this chapter does not show stand in cells of their own below it.
 OTHERS = {
+    "soft_lookup_plane": "explorables.soft_lookup_plane()",
     "alignment_viewer": f"explorables.alignment_viewer([{PAIR}])",
     "head_viewer": f"explorables.head_viewer([{TEXT}])",
     "encoding_wavelengths": "explorables.encoding_wavelengths()",
@@ -402,6 +403,7 @@ def test_python_moves_the_figure(notebook):
 
 def test_steps_move_and_python_reads_them(notebook):
     figure = notebook.figure("attention_steps")
+    before = notebook.explorable("attention_steps", "query[1]")
     figure.locator('[data-control="query[1]"]').press("ArrowRight")
     figure.locator('[data-control="causal"]').check()
     notebook.until("attention_steps", "causal", True)
@@ -410,7 +412,7 @@ def test_steps_move_and_python_reads_them(notebook):
     q, k = (torch.tensor(x, dtype=torch.double) for x in ([query], keys))
     _, expected = attention.attend(q, k, k, return_weights=True)  # the query stands at the last key
     shown = [value(figure, f"weight[{i}]") for i in range(len(keys))]
-    assert query[1] == pytest.approx(0.2)
+    assert query[1] == pytest.approx(before + 0.1)
     assert shown == pytest.approx(expected[0].tolist(), abs=1e-6)
     assert notebook.explorable("attention_steps", "weights") == pytest.approx(shown, abs=1e-9)
 

@@ -22,7 +22,8 @@ def plain(function):
     if function is None:
         return None
     body = function.body[1:] if ast.get_docstring(function) else function.body
-    return ast.unparse(function.args), [ast.unparse(node) for node in body]
+    names = [argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)]
+    return names, [ast.unparse(node) for node in body]
 
 
 def to_mend():

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from tfbook.teaching.exercises._spec import (
     Exercise,
+    NotStarted,
     Wrong,
     expect,
     expect_tensor,
@@ -26,7 +27,10 @@ def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch
     q: (n, d). k: (n, d). v: (n, e).
     Returns: (n, e).
     """
-    ...
+    n, d = q.shape
+    later = torch.ones(n, n).triu(2).bool()
+    scores = (q @ k.T / math.sqrt(d)).masked_fill(later, -math.inf)
+    return torch.softmax(scores, dim=-1) @ v
 
 
 def _triangle(n: int) -> torch.Tensor:
@@ -110,6 +114,7 @@ CAUSAL_ATTENTION = Exercise(
         "`masked_fill(mask, x)` writes x where the mask is True. Change word 3 and see who moves.",
         "`tril` keeps the lower triangle, `triu` the upper one; a second argument moves the edge.",
     ),
+    broken=True,
 )
 
 # self-attention-layer ---------------------------------------------------------------------------
@@ -137,6 +142,8 @@ def _layer(build: Any, *sizes: int) -> nn.Module:
 
 def _call(module: nn.Module, x: torch.Tensor, d_v: int) -> torch.Tensor:
     y = module(x)
+    if y is None:
+        raise NotStarted
     expect_tensor(y, (*x.shape[:-1], d_v), torch.float64, what="The output of the layer")
     return y
 

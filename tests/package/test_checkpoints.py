@@ -524,7 +524,7 @@ def test_presets_are_the_sizes_that_transformers_has(name):
     config, wanted = config_from(settings), preset(name)
     bare = wanted.replace(pooler=False, head=None) if wanted.kind == "encoder" else wanted
     shapes = [
-        {key: tuple(x.shape) for key, x in conversion._empty(each).state_dict().items()}
+        {key: tuple(x.shape) for key, x in conversion.empty_model(each).state_dict().items()}
         for each in (config, bare)
     ]
     assert shapes[0] == shapes[1]

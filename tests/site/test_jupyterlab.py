@@ -193,10 +193,10 @@ class Lab:
         found = f"[o for o in Out.values() if getattr(o, 'module', '') == {module!r}][{nth}]"
         return self.python(f"{found}.{attribute}")
 
-    def until(self, module, attribute, wanted):
+    def until(self, module, attribute, wanted, nth=0):
         """Wait until Python has heard of a change: the browser holds some back for a while."""
         deadline = time.monotonic() + STEP_MS / 1000
-        while (found := self.explorable(module, attribute)) != wanted:
+        while (found := self.explorable(module, attribute, nth)) != wanted:
             assert time.monotonic() < deadline, f"{module}.{attribute} is {found}, not {wanted}"
             self.page.wait_for_timeout(50)
 
@@ -464,8 +464,10 @@ def test_python_moves_a_figure_of_two_controls(notebook):
 
 
 def test_a_quiz_answers_wrong_and_right(notebook):
-    choices = notebook.explorable("quiz", "data['choices']")
-    figure = notebook.figure("quiz")
+    quizzes = "[o.data for o in Out.values() if getattr(o, 'module', '') == 'quiz']"
+    nth = notebook.python(f"['choices' in data for data in {quizzes}]").index(True)
+    choices = notebook.explorable("quiz", "data['choices']", nth)
+    figure = notebook.figure("quiz", nth)
     for wanted in (False, True):
         index = [c["correct"] for c in choices].index(wanted)
         figure.locator("input[type=radio]").nth(index).check()
@@ -473,8 +475,8 @@ def test_a_quiz_answers_wrong_and_right(notebook):
         kind = "right" if wanted else "wrong"
         told = figure.locator(f'.tfx-feedback[data-kind="{kind}"]')
         assert choices[index]["feedback"].replace("`", "") in told.inner_text()
-        notebook.until("quiz", "answer", index)
-        assert notebook.explorable("quiz", "correct") is wanted
+        notebook.until("quiz", "answer", index, nth)
+        assert notebook.explorable("quiz", "correct", nth) is wanted
 
 
 def test_an_exercise_takes_a_wrong_and_a_right_solution(notebook, lab_folder):

@@ -20,7 +20,6 @@ EVERY = sorted((ROOT / "chapters").rglob("*.ipynb"))
 CHAPTER_BYTES = 3_000_000
 IMAGE_BYTES = 150_000
 CODE_LINES = 25
-FOLDED_LINES = 55  # of a drawing, which is a list of parts, or of verifications
 TIMING = "nbval-ignore-output"
 TAGS = {"hide-input", "hide-cell", "hide-output", "remove-input", "verify", TIMING}
 # A path, an address in memory, or a warning has no business in a published output.
@@ -176,8 +175,7 @@ def sources(path):
         if FORBIDDEN.search(cell.source):
             yield f"cell {number} uses interact or Output"
         lines = len(cell.source.removeprefix(says(cell)).splitlines())
-        folded = {"hide-input", "verify"} & set(cell.metadata.get("tags", []))
-        if lines > (FOLDED_LINES if folded else CODE_LINES):
+        if lines > CODE_LINES:
             yield f"cell {number} has {lines} lines: move code to tfbook"
         needs = r"^\s*[!%]|\burlopen\b|\brequests\.|\.cuda\(\)"
         found = re.search(needs, cell.source, re.M)
@@ -316,7 +314,6 @@ PLANTED = [
     (unknown_tags, [_cell(tags=["remove-all"])], "remove-all"),
     (sources, [_cell("interact(f)")], "interact"),
     (sources, [_cell("x\n" * (CODE_LINES + 1))], "26 lines"),
-    (sources, [_cell("x\n" * (FOLDED_LINES + 1), tags=["hide-input"])], "56 lines"),
     (sources, [_cell("!ls")], "'!'"),
     (others_passes, [_cell("check('a', f)", tfbook={"solution": "ex-a"})], "record=False in"),
     (others_passes, [_cell("check('a', f, record=False)")], "nowhere else"),

@@ -486,14 +486,26 @@ def causal_by_the_upper_triangle(q, k, v):
 @right("causal-attention")
 def causal_row_by_row(q, k, v):
     rows = [
-        torch.softmax(k[: i + 1] @ q[i] / math.sqrt(len(q[i])), 0) @ v[: i + 1]
-        for i in range(len(q))
+        scores_of(q[:, i : i + 1], k[:, : i + 1]).softmax(-1) @ v[:, : i + 1]
+        for i in range(q.shape[1])
     ]
-    return torch.stack(rows)
+    return torch.cat(rows, dim=1)
+
+
+@wrong("causal-attention", "Over which scores does each softmax run?")
+def causal_as_given(q, k, v):
+    scores = scores_of(q, k)
+    return scores.masked_fill(later_than(scores), -math.inf).softmax(-2) @ v
+
+
+@wrong("causal-attention", "its output is its own value")
+def causal_over_the_batch(q, k, v):
+    scores = scores_of(q, k)
+    return scores.masked_fill(later_than(scores), -math.inf).softmax(0).nan_to_num() @ v
 
 
 @wrong("causal-attention", "the future leaks into the past")
-def causal_as_given(q, k, v):
+def causal_the_wrong_triangle(q, k, v):
     scores = scores_of(q, k)
     return scores.masked_fill(torch.ones_like(scores).tril().bool(), -1e9).softmax(-1) @ v
 

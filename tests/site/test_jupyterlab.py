@@ -51,6 +51,7 @@ OTHERS = {
     "schedule_designer": "explorables.schedule_designer()",
     "optimizer_paths": "explorables.optimizer_paths()",
     "byte_pairs": "explorables.byte_pairs()",
+    "stepper": "explorables.attention_walk([1, 0], [[1, 0], [0, 1]], [[1], [2]], ['a', 'b'])",
     "predict": "explorables.predict('before', 'Which?', answer=1)",
     "explain": "explorables.explain('own-words', 'Why?', model='So.', rubric=['a', 'b', 'c'])",
 }

@@ -15,9 +15,12 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+from tfbook import attention
 from tfbook.teaching import explain, predict, quiz
+from tfbook.teaching.explorables import attention_walk, stepper
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,6 +48,33 @@ ASKED = {
         numbers=[
             {"name": "α₁", "answer": 0.12, "tolerance": 0.005, "feedback": {0.88: "The other."}},
             {"name": "α₂", "answer": 0.88, "tolerance": 0.005},
+        ],
+    ),
+}  # fmt: skip
+TOKENS = ["sat", "by", "the", "river", "bank"]
+Q = [1.5, -0.2, 0.7, 0.1]
+KEYS = [[0.1, 1, 0, 0.2], [0, 0.3, 0.1, -0.5], [0, 0, 0, 1], [1.2, 0, 0.4, 0], [0.8, 0.1, 0.9, 0]]
+VALUES = [[0.1, 0.9, 0], [0, 0.2, 0.1], [0, 0, 0.1], [1, 0, 0.2], [0.5, 0.1, -0.9]]
+WIDE = (torch.arange(48).reshape(8, 6).sin() * 1.4).tolist()
+LARGE = {"matrix": "K", "values": WIDE, "rows": [f"word{i}" for i in range(8)]}
+FIGURES = {
+    "walk": lambda: attention_walk(Q, KEYS, VALUES, TOKENS, of="bank", slug="walk"),
+    "unscaled": lambda: attention_walk(Q, KEYS, VALUES, TOKENS, False, slug="unscaled"),
+    "large": lambda: attention_walk(WIDE[0], WIDE, WIDE, LARGE["rows"], slug="large"),
+    "drawn": lambda: stepper(
+        "drawn", title="A <part> moves", alt="A matrix, its shape and a vector.",
+        steps=[
+            {
+                "caption": "A matrix of d_k columns.",
+                "parts": [LARGE | {"columns": list("abcdef"), "highlight": 7},
+                          {"matrix": "W", "shape": (6, 3), "at": (1, 0)}],
+            },
+            {
+                "caption": "A vector, and `W` aside.", "formula": "x = K w_j", "pale": ["K"],
+                "parts": ["W", {"bars": "x", "values": [0.5, -2, 1e-9], "at": (1, 1)}],
+                "arrows": [("W", "x", "gives"), ("K", "W")],
+            },
+            {"caption": "It has moved.", "parts": [{"bars": "x", "values": [2], "at": (0, 1)}]},
         ],
     ),
 }  # fmt: skip
@@ -79,6 +109,12 @@ def shown(slug, result, **metadata):
     return code(f"run-{slug}", "experiment()", data, tfbook={"predict": slug}, **metadata)
 
 
+def figure(name):
+    """A cell that shows a drawing in steps."""
+    data = FIGURES[name]()._repr_mimebundle_()
+    return code(f"show-{name}", f"{name}()", data, tags=["remove-input"])
+
+
 def filler(name, lines=6):
     return text(name, "\n\n".join([WORDS] * lines))
 
@@ -92,6 +128,7 @@ CHAPTERS = {
         shown("largest", "the largest is 0.75", tags=["remove-input"]), asked("mixture"),
         filler("c2"), text("c3", "### A part of it"), filler("c4"),
         text("d", "## Values"), filler("d1"), asked("why-scale"), asked("alone"), filler("d2"),
+        text("e", "## Steps"), *[figure(name) for name in FIGURES],
     ],
     "03_more": [text("a", "# More"), text("b", "## Only one"), filler("b1"), asked("count")],
 }  # fmt: skip
@@ -377,6 +414,182 @@ def test_several_numbers_are_asked_for_by_name(reader, typed, answer):
     assert told(form) == answer
 
 
+# ------------------------------------------------------------------------------ drawings in steps
+
+
+def stage(page, name):
+    return page.locator(".tfx-stepper").nth(list(FIGURES).index(name))
+
+
+def part(drawing, name):
+    return drawing.locator(f'[data-part="{name}"]')
+
+
+def numbers(drawing, name):
+    """The numbers of a part in full precision, if it is seen."""
+    found = part(drawing, name).locator(f'[data-name^="{name}["]')
+    return [float(n.get_attribute("data-value")) for n in found.all() if n.is_visible()]
+
+
+def turn(drawing, way):
+    if way in ("Next", "Previous"):
+        drawing.get_by_role("button", name=way).click(force=True)  # at an end, too
+    elif way.startswith("tap"):
+        drawing.get_by_role("button", name=way[4:]).tap(force=True)
+    else:
+        drawing.get_by_role("button", name="Next").press(way)
+
+
+def at_step(drawing, k, count):
+    assert drawing.locator(".tfx-place").inner_text() == f"Step {k + 1} of {count}"
+
+
+@pytest.mark.parametrize(("name", "scale"), [("walk", True), ("unscaled", False)])
+def test_the_walk_shows_the_packages_numbers(reader, origin, name, scale):
+    drawing = stage(reader()(origin=origin), name)
+    q, k, v = (torch.tensor(x, dtype=torch.double) for x in ([Q], KEYS, VALUES))
+    scores = attention.dot_scores(q, k)[0].tolist()
+    scaled = attention.scaled_dot_scores(q, k)[0].tolist() if scale else scores
+    out, weights = attention.attend(q, k, v, return_weights=True, scale=None if scale else 1.0)
+    flat = {"q": Q, "K": k.flatten().tolist()}
+    shown = [flat, flat | {"scores": scores}, flat | {"scores": scaled}]
+    shown.append(shown[-1] | {"weights": weights[0].tolist()})
+    shown.append(shown[-1] | {"V": v.flatten().tolist()})
+    shown.append(shown[-1] | {"output": out[0].tolist()})
+    if not scale:
+        del shown[2]
+    for i, wanted in enumerate(shown):
+        at_step(drawing, i, len(shown))
+        for part_name in ("q", "K", "scores", "weights", "V", "output"):
+            near = pytest.approx(wanted.get(part_name, []), abs=1e-9)
+            assert numbers(drawing, part_name) == near, (i, part_name)
+        turn(drawing, "ArrowRight")
+    texts = part(drawing, "output").locator(".tfx-number").all_inner_texts()
+    assert [float(t.replace("−", "-")) for t in texts] == pytest.approx(out[0].tolist(), abs=0.0051)
+
+
+def test_steps_are_turned_by_buttons_keys_and_fingers(reader):
+    page = reader(touch=True)()
+    drawing = stage(page, "walk")
+    ways = [("Next", 1), ("tap Next", 2), ("ArrowRight", 3), ("Previous", 2), ("tap Previous", 1),
+            ("ArrowLeft", 0), ("ArrowLeft", 0), ("Previous", 0), ("End", 5), ("ArrowRight", 5),
+            ("Next", 5), ("Home", 0)]  # fmt: skip
+    for way, k in ways:
+        turn(drawing, way)
+        at_step(drawing, k, 6)
+        where = drawing.get_by_role("button")
+        ends = [b.get_attribute("aria-disabled") for b in where.all()]
+        assert ends == [str(k == 0).lower(), str(k == 5).lower()]
+        assert page.evaluate("document.activeElement.tagName") == "BUTTON"
+    at_step(stage(page, "unscaled"), 0, 5)
+    before = page.evaluate("scrollY")
+    turn(drawing, "ArrowRight")
+    assert page.evaluate("scrollY") == before
+    status = drawing.get_by_role("status")
+    status.filter(has_text="Step 2 of 6. A score says how well a key fits").wait_for()
+
+
+def test_each_step_says_one_caption_and_its_formula(reader):
+    drawing = stage(reader()(), "drawn")
+    for said in (["A matrix of dk columns."], ["A vector, and W aside.", "x = K wj"],
+                 ["It has moved."]):  # fmt: skip
+        seen = [p.inner_text() for p in drawing.locator(".tfx-saying p").all() if p.is_visible()]
+        assert seen == said
+        turn(drawing, "Next")
+
+
+def test_parts_that_stay_keep_their_place(reader):
+    drawing = stage(reader(reduced_motion="reduce")(), "walk")
+    board = drawing.locator(".tfx-board")
+    first, boxes = {}, []
+    for _ in range(6):
+        for name in ("q", "K", "scores", "weights", "V", "output"):
+            if part(drawing, name).is_visible():
+                frame, box = board.bounding_box(), part(drawing, name).bounding_box()
+                box = box | {"x": box["x"] - frame["x"], "y": box["y"] - frame["y"]}
+                was = first.setdefault(name, box)  # a bold name in a row is a pixel wider
+                boxes.append(all(abs(box[side] - was[side]) < 3 for side in box))
+        turn(drawing, "Next")
+    assert len(first) == 6 and len(boxes) == 2 + 3 + 3 + 4 + 5 + 6 and all(boxes)
+    rows = [first[name] for name in ("K", "scores", "weights", "V")]
+    assert len({round(box["y"] + box["height"]) for box in rows}) == 1  # the tokens stand in rows
+
+
+def arrows(drawing):
+    """From where to where each arrow runs, and the boxes of all parts that are seen."""
+    return drawing.evaluate(
+        """root => {
+            const frame = root.querySelector('.tfx-board').getBoundingClientRect();
+            const ends = [...root.querySelectorAll('.tfx-arrows path')].map(p => p
+                .getAttribute('d').match(/^M([-\\d.]+),([-\\d.]+)L([-\\d.]+),([-\\d.]+)/).slice(1)
+                .map((x, i) => Number(x) + (i % 2 ? frame.top : frame.left)));
+            const boxes = Object.fromEntries([...root.querySelectorAll('[data-part]')]
+                .map(n => [n.dataset.part, n.getBoundingClientRect().toJSON()]));
+            return [ends, boxes];
+        }"""
+    )
+
+
+@pytest.mark.parametrize("width", [1280, 390, 320])
+def test_arrows_lead_from_part_to_part(reader, width):
+    drawing = stage(reader(width=width, reduced_motion="reduce")(), "walk")
+    seen = []
+    for step in FIGURES["walk"]().data["steps"]:
+        ends, boxes = arrows(drawing)
+        said = [a for a in step["arrows"] if part(drawing, a["from"]).is_visible()]
+        assert len(ends) == len(said) == len(step["arrows"])
+        for (x1, y1, x2, y2), arrow in zip(ends, said, strict=True):
+            for x, y, box in ((x1, y1, boxes[arrow["from"]]), (x2, y2, boxes[arrow["to"]])):
+                # Just outside of the part, beside one of its edges.
+                assert box["left"] - 6 <= x <= box["right"] + 6
+                assert box["top"] - 6 <= y <= box["bottom"] + 6
+                inside = box["left"] < x < box["right"] and box["top"] < y < box["bottom"]
+                assert not inside, arrow
+            seen.append((x2 - x1, y2 - y1))
+        turn(drawing, "Next")
+    assert all(max(abs(dx), abs(dy)) > 8 for dx, dy in seen) and len(seen) == 6
+    labels = drawing.locator(".tfx-labels span").all_inner_texts()
+    assert "add up" in labels and (width == 390 or "times" in labels)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_drawing_fits_and_can_be_read_at_any_width(reader, name):
+    page = reader(reduced_motion="reduce")()
+    drawing = stage(page, name)
+    look = """root => [...root.querySelectorAll('.tfx-slab, .tfx-number, .tfx-labels span')]
+        .filter(n => n.checkVisibility({ visibilityProperty: true }))
+        .filter(n => {
+            const box = n.getBoundingClientRect(), card = root.getBoundingClientRect();
+            return parseFloat(getComputedStyle(n).fontSize) < 10.5
+                || box.left < card.left || box.right > card.right;
+        }).map(n => n.outerHTML.slice(0, 120))"""
+    for _ in FIGURES[name]().data["steps"]:
+        for width in (1280, 720, 390):
+            page.set_viewport_size({"width": width, "height": 800})
+            page.evaluate("() => new Promise(d => requestAnimationFrame(() => setTimeout(d)))")
+            assert drawing.evaluate(look) == [], width
+            assert drawing.evaluate("e => e.scrollWidth <= e.clientWidth + 1"), width
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        turn(drawing, "ArrowRight")
+
+
+def test_bars_move_only_where_motion_is_allowed(reader):
+    for motion, moves in (("no-preference", True), ("reduce", False)):
+        drawing = stage(reader(reduced_motion=motion)(), "walk")
+        turn(drawing, "Next")
+        turn(drawing, "ArrowRight")
+        running = drawing.evaluate("e => e.getAnimations({ subtree: true }).length")
+        assert (running > 0) is moves
+
+
+def test_a_bar_is_as_long_as_its_number(reader):
+    drawing = stage(reader(reduced_motion="reduce")(), "drawn")
+    turn(drawing, "Next")
+    bars = part(drawing, "x").locator(".tfx-bar").all()
+    lengths = [bar.evaluate("e => [e.style.marginLeft, e.style.width]") for bar in bars]
+    assert lengths == [["50%", "12.5%"], ["0%", "50%"], ["50%", "2.5e-08%"]]
+
+
 # ---------------------------------------------------------------------------------- every kind
 
 
@@ -417,8 +630,24 @@ def test_without_javascript_everything_is_reachable(reader):
         assert page.get_by_text(result).is_visible()
 
 
+def test_without_javascript_every_step_is_told(reader):
+    page = reader(java_script_enabled=False)()
+    for name, make in FIGURES.items():
+        figure = make()
+        text = page.locator(".tfx-text").filter(has_text=figure.data["title"])
+        text = text.nth([f().data["title"] for f in FIGURES.values()][:list(FIGURES).index(name)]
+                        .count(figure.data["title"]))  # fmt: skip
+        told = " ".join(text.inner_text().split())
+        assert text.is_visible() and figure.data["alt"] in told
+        assert text.locator("li").count() == len(figure.data["steps"])
+        assert all(plain(step["caption"]) in told for step in figure.data["steps"])
+
+
 def answer_all(page):
-    """Bring every question of the page into the state in which most is said."""
+    """Bring every question of the page into the state in which most is said, and drawings on."""
+    for drawing in page.locator(".tfx-stepper").all():
+        turn(drawing, "Next")
+        turn(drawing, "ArrowRight")
     for slug in ("spread", "alone", "count"):
         card(page, slug).get_by_role("radio").nth(1).check()
         card(page, slug).get_by_role("button").click()

@@ -31,6 +31,8 @@ _HOME = {
     "quiz": "explorables",
     "predict": "explorables",
     "explain": "explorables",
+    "stepper": "explorables",
+    "attention_walk": "explorables",
     "check": "exercises",
     "progress": "exercises",
 }

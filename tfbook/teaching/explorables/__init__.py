@@ -22,6 +22,7 @@ _HOME = {
     "Explorable": "_base",
     "alignment_viewer": "_alignment",
     "attention_steps": "_steps",
+    "attention_walk": "_walk",
     "byte_pairs": "_bytepairs",
     "cache_growth": "_cache",
     "encoding_wavelengths": "_wavelengths",
@@ -40,6 +41,7 @@ _HOME = {
     "shape_tracer": "_shapes",
     "soft_lookup_plane": "_plane",
     "softmax_temperature": "_softmax",
+    "stepper": "_stepper",
     "style_source": "_base",
     "unpack_weights": "_packing",
 }

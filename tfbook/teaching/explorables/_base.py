@@ -31,6 +31,7 @@ NAMES = (
     "shape_tracer",
     "soft_lookup_plane",
     "softmax_temperature",
+    "stepper",
 )
 # What is asked and answered; everything else is moved.
 QUESTIONS = ("quiz", "predict", "explain")

@@ -24,13 +24,13 @@ from tfbook.teaching.exercises._spec import (
 def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Attend with a causal mask: each query reads its own key and the keys before it.
 
-    q: (n, d). k: (n, d). v: (n, e).
-    Returns: (n, e).
+    q: (B, n, d). k: (B, n, d). v: (B, n, e).
+    Returns: (B, n, e).
     """
-    n, d = q.shape
-    later = torch.ones(n, n).triu(2).bool()
-    scores = (q @ k.T / math.sqrt(d)).masked_fill(later, -math.inf)
-    return torch.softmax(scores, dim=-1) @ v
+    n, d = q.shape[-2:]
+    later = torch.ones(n, n).triu(1).bool()
+    scores = (q @ k.mT / math.sqrt(d)).masked_fill(later, -math.inf)
+    return torch.softmax(scores, dim=1) @ v
 
 
 def _triangle(n: int) -> torch.Tensor:
@@ -38,21 +38,21 @@ def _triangle(n: int) -> torch.Tensor:
 
 
 def _three(n: int = 5) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return numbers(n, 3, seed=71), numbers(n, 3, seed=72), numbers(n, 2, seed=73)
+    return numbers(2, n, 3, seed=71), numbers(2, n, 3, seed=72), numbers(2, n, 2, seed=73)
 
 
 def _causal_past(attend: Any) -> None:
     """Changing a word changes no output before it."""
     q, k, v = _three()
     before = attend(q, k, v)
-    expect_tensor(before, (5, 2), torch.float64, what="The result")
-    at = torch.tensor([[0.0], [0.0], [0.0], [1.0], [0.0]])
-    moved = (attend(q, k + at, v + at) - before)[:3].abs().amax(-1) > 1e-9
+    expect_tensor(before, (2, 5, 2), torch.float64, what="The result")
+    at = torch.tensor([0.0, 0.0, 0.0, 1.0, 0.0])[:, None]
+    moved = (attend(q + at, k + at, v + at) - before)[:, :3].abs().amax((0, 2)) > 1e-9
     if moved.any():
         word = int(moved.nonzero()[0])
         raise Wrong(
             f"Word 3 was changed, and the output of word {word}, which stands before it, moved: "
-            "the future leaks into the past. Which triangle is taken out?"
+            "the future leaks into the past. Over which scores does each softmax run?"
         )
 
 
@@ -60,11 +60,13 @@ def _causal_itself(attend: Any) -> None:
     """The first word reads itself, with weight 1."""
     q, k, v = _three()
     expect(
-        attend(q, k, v)[:1], v[:1],
+        attend(q, k, v)[:, :1], v[:, :1],
         "The first word may read itself and nothing else, so its output is its own value.",
         mistakes={
             "The first word may read nothing, not even itself: the diagonal belongs to what is "
-            "allowed.": (v.mean(0, keepdim=True), torch.full((1, 2), math.nan), torch.zeros(1, 2)),
+            "allowed.": (
+                v.mean(1, keepdim=True), torch.full((2, 1, 2), math.nan), torch.zeros(2, 1, 2),
+            ),
         },
     )
 
@@ -72,7 +74,7 @@ def _causal_itself(attend: Any) -> None:
 def _causal_whole(attend: Any) -> None:
     """Each output is the average over the word itself and all words before it."""
     q, k, v = _three()
-    scores = q @ k.T / math.sqrt(3)
+    scores = q @ k.mT / math.sqrt(3)
     expect(
         attend(q, k, v),
         plain_attention(q, k, v, _triangle(5)),
@@ -83,7 +85,7 @@ def _causal_whole(attend: Any) -> None:
             "The forbidden scores were set to 0. exp(0) is 1, so they still get weight.":
                 torch.softmax(scores * _triangle(5), -1) @ v,
             "The scale is lost: divide the scores by √d.":
-                torch.softmax((q @ k.T).masked_fill(~_triangle(5), -math.inf), -1) @ v,
+                torch.softmax((q @ k.mT).masked_fill(~_triangle(5), -math.inf), -1) @ v,
         },
     )  # fmt: skip
 
@@ -93,10 +95,10 @@ def _causal_extreme(attend: Any) -> None:
     q, k, v = _three()
     q = q.abs() + 1.0
     far = k.clone()
-    far[4] = 3e9
+    far[:, 4] = 3e9
     expect(
-        attend(q, far, v)[:4],
-        plain_attention(q, far, v, _triangle(5))[:4],
+        attend(q, far, v)[:, :4],
+        plain_attention(q, far, v, _triangle(5))[:, :4],
         "A later word with a very large score gets through: a number such as -1e9 can be "
         "outweighed. What is left out has the score -∞.",
     )
@@ -110,9 +112,9 @@ CAUSAL_ATTENTION = Exercise(
     stub=causal_attention,
     properties=(_causal_past, _causal_itself, _causal_whole, _causal_extreme),
     hints=(
-        "Print the mask for n = 3. Which of its entries are True, and what happens to those?",
-        "`masked_fill(mask, x)` writes x where the mask is True. Change word 3 and see who moves.",
-        "`tril` keeps the lower triangle, `triu` the upper one; a second argument moves the edge.",
+        "Print the weights of a batch of one sentence: which of its sums are 1, and should be?",
+        "Which axis of `scores` held the keys when it was a table, and which one does in a batch?",
+        "An axis can be counted from the end of `scores.shape`: what is its last axis?",
     ),
     broken=True,
 )

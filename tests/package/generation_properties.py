@@ -514,6 +514,9 @@ def test_a_row_draws_what_it_would_draw_alone_with_its_own_seed(kit):
         alone = kit.generation.generate(model, prompt, seed=5 + row, **options)
         assert alone.tokens == [together[row]]
         assert [*kit.generation.stream(model, prompt, seed=5 + row, **options)] == together[row]
+    seeds = [5 + row for row in reversed(range(len(PROMPTS)))]
+    turned = kit.generation.generate(model, PROMPTS[::-1], seed=seeds, **options)
+    assert turned.tokens == together[::-1]
 
 
 @check

@@ -215,6 +215,18 @@ def test_choices_that_make_no_sense_are_refused(call):
 
 
 @pytest.mark.untyped
+def test_a_list_of_seeds_must_have_one_for_each_sequence():
+    table = TableModel(torch.zeros(5, 5))
+    for seed, error, words in (
+        ([1, 2, 3], ValueError, "seed must be one, or one for each of 2 sequences, got 3"),
+        ([1, -1], ValueError, "seed must be at least 0, got -1"),
+        ([1, 0.5], TypeError, "seed must be an integer, got"),
+    ):
+        with pytest.raises(error, match=words):
+            generate(table, [[1], [2]], sampling=Sampling(), seed=seed)
+
+
+@pytest.mark.untyped
 def test_a_sampling_refuses_numbers_that_it_cannot_mean():
     for options, error, words in (
         ({"temperature": -1.0}, ValueError, "temperature must be finite and above 0, got -1"),

@@ -261,6 +261,13 @@ MUTANTS = [
         "test_pairs_of_tokens_come_as_often_as_their_probabilities_say",
     ),
     Mutant(
+        "of a list of seeds all sequences take the first",
+        "tfbook.generation.prompts",
+        "manual_seed(each) for each in seed",
+        "manual_seed(seed[0]) for each in seed",
+        "test_a_row_draws_what_it_would_draw_alone_with_its_own_seed",
+    ),
+    Mutant(
         "the rows of a batch draw alike",
         "tfbook.generation.prompts",
         "manual_seed((first + i) % 2**64)",

@@ -71,7 +71,7 @@ def generate(
     max_new_tokens: int | None = None,
     sampling: Sampling = GREEDY,
     stop: Stop | None = None,
-    seed: int | torch.Generator | None = None,
+    seed: int | Sequence[int] | torch.Generator | None = None,
     state: Any = None,
     cache: Cache | None = None,
     crop: bool = False,
@@ -101,7 +101,8 @@ def generate(
         stop: when a sequence ends: ids, sequences of ids, or a function of the new ids so far. When
             omitted, the tokens that end a text if there is a tokenizer; else nothing.
         seed: makes the draws repeatable: sequence i draws what it would draw alone with seed + i.
-            Or a generator, from which the first of these seeds is drawn.
+            Or a list, with a seed for each sequence; or a generator, from which the first of these
+            seeds is drawn.
         state: what the model has read before the prompt; for an encoder-decoder
             ``model.remember(source)``.
         cache: how the past is held, see :mod:`tfbook.attention.caches`; when omitted a static cache

@@ -192,15 +192,24 @@ def make_generator(seed: int | torch.Generator | None) -> torch.Generator | None
     return torch.Generator().manual_seed(seed)
 
 
-def make_generators(seed: int | torch.Generator | None, n: int) -> list[torch.Generator]:
+def make_generators(
+    seed: int | Sequence[int] | torch.Generator | None, n: int
+) -> list[torch.Generator]:
     """Return a generator for each of n sequences, so that what one draws depends on no other.
 
-    Sequence i begins at seed + i. Where a generator is given, or none, it draws the first seed.
+    Sequence i begins at seed + i, or at seed i of a list. Where a generator is given, or none, it
+    draws the first seed.
 
     Raises:
-        TypeError: if the seed is neither an integer nor a generator.
-        ValueError: if it is negative.
+        TypeError: if a seed is no integer, and not a generator either.
+        ValueError: if it is negative, or a list has another number of seeds.
     """
+    if isinstance(seed, (list, tuple)):
+        for each in seed:
+            check_number("seed", each, 0, whole=True)
+        if n and len(seed) != n:
+            raise ValueError(f"seed must be one, or one for each of {n} sequences, got {len(seed)}")
+        return [torch.Generator().manual_seed(each) for each in seed]
     source = make_generator(seed)
     first = seed
     if n and not isinstance(seed, int):

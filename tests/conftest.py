@@ -24,6 +24,9 @@ shapecheck.install()
 # A check that passes in a test is not the reader's.
 os.environ["TFBOOK_DATA"] = tempfile.mkdtemp(prefix="tfbook-data-")
 
+# Pictures are not compared where chapters run; they are drawn, but of few pixels.
+os.environ["TFBOOK_SKETCH"] = "1"
+
 # No test asserts a time; the same examples on every machine, so that a red test can be repeated.
 hypothesis.settings.register_profile("book", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("book")

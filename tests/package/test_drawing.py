@@ -18,6 +18,7 @@ ALT = "A block, a matrix of two rows and an arrow from one to the other."
 def shown(monkeypatch):
     """Collect what is displayed, as (data, metadata)."""
     outputs = []
+    monkeypatch.delenv("TFBOOK_SKETCH")
     monkeypatch.setattr(
         "IPython.display.display", lambda data, *, metadata, raw: outputs.append((data, metadata))
     )

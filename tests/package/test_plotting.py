@@ -17,6 +17,12 @@ ALT = "Five curves that fall from one towards zero, the steepest first."
 TOKENS = ["the", "cat", "sat"]
 
 
+@pytest.fixture(autouse=True)
+def in_full(monkeypatch):
+    """Draw pictures as readers see them."""
+    monkeypatch.delenv("TFBOOK_SKETCH")
+
+
 @pytest.fixture
 def shown(monkeypatch):
     """Collect what is displayed, as (data, metadata)."""
@@ -267,6 +273,20 @@ def test_picture_that_is_too_large_is_made_smaller_or_refused(shown, monkeypatch
     monkeypatch.setattr(_look, "MAX_BYTES", 500)
     with pytest.raises(ValueError, match="must fit in 500 bytes"):
         plotting.show(noise[0], title="Noise", alt=ALT)
+
+
+def test_a_sketch_is_the_same_picture_with_fewer_pixels(shown, monkeypatch):
+    call = CALLS["heatmap of many"]
+    call(title="What to see", alt=ALT)
+    monkeypatch.setenv("TFBOOK_SKETCH", "1")
+    call(title="What to see", alt=ALT)
+    (full, said), (small, also_said) = shown
+    assert full["text/plain"] == small["text/plain"]
+    width, height = Image.open(io.BytesIO(full["image/png"])).size
+    size = Image.open(io.BytesIO(small["image/png"])).size
+    assert size == pytest.approx((width / 5, height / 5), abs=2)
+    shown_at = [metadata["image/png"].pop("width") for metadata in (said, also_said)]
+    assert said == also_said and shown_at[0] == pytest.approx(shown_at[1], rel=0.02)
 
 
 def test_style_leaves_nothing_behind():

@@ -1,6 +1,7 @@
 """The look of all pictures, and how one reaches the page: style, figure, show."""
 
 import io
+import os
 import sys
 import textwrap
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from matplotlib.figure import Figure
 
 STYLE_SHEET = Path(__file__).with_name("tfbook.mplstyle")
 MAX_BYTES = 150_000
+QUALITIES = ((200, 256), (200, 64), (150, 64), (110, 32))  # dots per inch, colours
+SKETCH = ((40, 256),)  # where TFBOOK_SKETCH is set: the tests run chapters, and look at no picture
 MIN_ALT = 25
 PLACEHOLDERS = ("plot", "figure", "image", "picture", "chart", "graph", "heatmap", "output")
 WIDTH = 6.2  # inches; at 390 px the text of a wider picture would be too small to read
@@ -114,7 +117,7 @@ def _drawn_title(fig: Figure) -> str | None:
 def _png(fig: Figure) -> tuple[bytes, int]:
     from PIL import Image
 
-    for dpi, colors in ((200, 256), (200, 64), (150, 64), (110, 32)):
+    for dpi, colors in SKETCH if os.environ.get("TFBOOK_SKETCH") else QUALITIES:
         raw = io.BytesIO()
         with style():
             # A figure made by pyplot keeps its own canvas; this one draws it without a window.

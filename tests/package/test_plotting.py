@@ -282,13 +282,17 @@ def test_figure_made_by_pyplot_is_closed(shown):
 
 
 def test_picture_that_is_too_large_is_made_smaller_or_refused(shown, monkeypatch):
-    noise = plotting.figure()
-    noise[1].imshow(RNG.random(size=(400, 700)), aspect="auto", cmap="viridis")
-    plotting.show(noise[0], title="Noise", alt=ALT)
-    assert len(shown[0][0]["image/png"]) <= 150_000
+    fig, ax = plotting.figure(size=(3, 2))
+    ax.imshow(RNG.random(size=(40, 70)), aspect="auto", cmap="viridis")
+    plotting.show(fig, title="Noise", alt=ALT)
+    full = len(shown[0][0]["image/png"])
+    monkeypatch.setattr(_look, "MAX_BYTES", full - 1)
+    plotting.show(fig, title="Noise", alt=ALT)
+    assert len(shown[1][0]["image/png"]) < full
     monkeypatch.setattr(_look, "MAX_BYTES", 500)
     with pytest.raises(ValueError, match="must fit in 500 bytes"):
-        plotting.show(plotting.figure()[0], title="No noise", alt=ALT)
+        plotting.show(fig, title="Noise", alt=ALT)
+    assert len(shown) == 2
 
 
 def test_a_sketch_is_the_same_picture_with_fewer_pixels(first, shown, monkeypatch):

@@ -30,7 +30,7 @@ from tfbook.training import decay_groups, fit, schedule
 
 __all__ = ["SMOKE", "Example", "Reader", "Span", "best_span", "examples", "run", "same", "show"]
 
-SMOKE = {"seeds": (0,), "n_train": 8, "n_test": 4, "passes": 1, "n_written": 2}
+SMOKE = {"seeds": (0,), "n_train": 2, "n_test": 2, "passes": 1, "n_written": 1}
 CARD = {
     "model": "the last {TOP} layers of MiniLM-L6 and a linear layer, 5,324,162 parameters",
     "data": "{questions[train]} questions on synthetic texts",

@@ -28,7 +28,7 @@ from tfbook.models import FFN, Attention, Layer, Norm, Rotary, TransformerConfig
 
 __all__ = ["SMOKE", "fit_steps", "model", "noise_scale", "run"]
 
-SMOKE = {"batches": (4, 8), "rates": (4e-3, 8e-3), "seeds": (0, 1), "target": 3.6, "most": 60}
+SMOKE = {"batches": (4, 8), "rates": (4e-3, 8e-3), "seeds": (0, 1), "target": 4.0, "most": 30}
 CARD = {
     "model": "decoder, one layer of width 32, {parameters:,} parameters",
     "data": "Shakespeare, windows of {CONTEXT} characters",

@@ -30,7 +30,7 @@ CURVES: Mapping[str, tuple[str, dict]] = {
 }
 WARMUP = 20
 PIECE = 20
-SMOKE = {"seeds": (0,), "steps": 20}
+SMOKE = {"seeds": (0,), "steps": 5}
 CARD = {
     "model": "decoder, 2 layers of width 64, 104,128 parameters",
     "data": "Shakespeare, windows of {LENGTH} characters",

@@ -42,7 +42,7 @@ PENALTIES = (0.1, 1.0, 10.0, 100.0, 1000.0)  # the inverse of the penalty's stre
 BATCH = 16
 RATES = (5e-5, 1e-4, 2e-4)
 PASSES = {50: 8, 200: 5, 800: 3, 2000: 2}
-SMOKE = {"sizes": (50,), "seeds": (0,), "most": 60, "passes": {50: 1}, "rates": (1e-4,)}
+SMOKE = {"sizes": (20,), "seeds": (0,), "most": 30, "passes": {20: 1}, "rates": (1e-4,)}
 CARD = {
     "model": "MiniLM-L6 with a linear layer, trained or as it is, 22,713,601 parameters",
     "data": "{sizes_first} to {sizes_last:,} sentences of film reviews",

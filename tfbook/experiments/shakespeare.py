@@ -107,7 +107,7 @@ RECIPES = {
     "lstm": Recipe(5100, 248, 64),
     "shipped": Recipe(6000, 160, 432, **OURS | {"schedule": "wsd", "decay": 0.7}, dropout=0.1),
 }
-SMOKE = {"steps": 3, "rounds": 1, "orders": 3, "characters": 3000, "sample": 20}
+SMOKE = {"steps": 2, "rounds": 1, "orders": 3, "characters": 700, "sample": 5}
 CARD = {
     "model": "three models of {layers} layers or an LSTM, {parameters[ours]:,} to "
     "{parameters[plain]:,} parameters, shipped {parameters[shipped]:,} parameters",

@@ -36,7 +36,7 @@ WAYS = {
 }
 BETAS = (0.9, 0.98)  # those of 2017
 PIECE, LENGTH, BATCH = 25, 32, 8
-SMOKE = {"rates": (1e-3,), "seeds": (0,), "steps": 25, "n_layers": 2}
+SMOKE = {"rates": (1e-3,), "seeds": (0,), "steps": 25, "n_layers": 1}
 CARD = {
     "model": "decoder, {n_layers} layers of width 48, 229,200 and 229,296 parameters",
     "data": "Shakespeare, windows of {LENGTH} characters",

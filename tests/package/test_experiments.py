@@ -82,9 +82,9 @@ def test_a_smoke_run_gives_the_same_kind_of_log(name, tmp_path, monkeypatch):
 
 def test_the_command_runs_by_itself(tmp_path):
     command = [sys.executable, "-m", "tfbook.experiments"]
-    arguments = ["descent", "--smoke", "--folder", str(tmp_path)]
+    arguments = ["recall", "--smoke", "--folder", str(tmp_path)]
     subprocess.run(command + arguments, check=True, timeout=300)
-    same_kind_of_result("descent", tmp_path)
+    same_kind_of_result("recall", tmp_path)
 
 
 def test_its_module_says_what_it_asks_and_has_a_smoke_run(name):

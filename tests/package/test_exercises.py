@@ -692,7 +692,7 @@ def test_the_readers_modes_do_not_change_the_verdict():
 
 @pytest.mark.untyped
 def test_a_card_is_the_same_at_every_run():
-    for name, _, function in WRONG[::5]:
+    for name, function in {name: function for name, _, function in WRONG}.items():  # one for each
         first = outcome(name, function)._repr_mimebundle_()
         assert exercises.evaluate(name, function)._repr_mimebundle_() == first, label(function)
 

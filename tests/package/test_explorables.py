@@ -879,11 +879,9 @@ def test_control_set_out_of_range_is_refused_and_keeps_its_value():
 
 
 @pytest.mark.slow
-def test_nbval_accepts_the_normalised_outputs_of_a_live_kernel(tmp_path):
+def test_a_live_kernel_shows_the_same_each_time_but_for_its_views():
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    pytest.importorskip("nbval")
     sources = [
-        "from tfbook.teaching import explorables",
         "explorables.softmax_temperature()",
         "explorables.attention_steps()",
         "explorables.soft_lookup_plane()",
@@ -891,17 +889,14 @@ def test_nbval_accepts_the_normalised_outputs_of_a_live_kernel(tmp_path):
         "explorables.relative_bias_shapes()",
         "explorables.quiz('c', 'How many?', answer=3)",
     ]
-    cells = [nbformat.v4.new_code_cell(source) for source in sources]
-    notebook = nbformat.v4.new_notebook(cells=cells)
+    twice = ["from tfbook.teaching import explorables", *sources, *sources]
+    notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, twice)])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     nbclient.NotebookClient(notebook, timeout=120).execute()
+    shown = []
     for cell in notebook.cells[1:]:
         (output,) = cell.outputs
         assert set(output.data) == {"text/plain", "text/html", VIEW}
-        del output.data[VIEW]
-    notebook.metadata.pop("widgets", None)
-    path = tmp_path / "figures.ipynb"
-    nbformat.write(notebook, path)
-    command = [sys.executable, "-m", "pytest", "--nbval", str(path), "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+        del output.data[VIEW]  # what is left is stored, and nbval compares it in each chapter
+        shown.append(output.data)
+    assert shown[: len(sources)] == shown[len(sources) :]

@@ -46,19 +46,21 @@ class Copy(importlib.machinery.SourceFileLoader):
         self.source, self.edits = source, edits
 
     def get_code(self, fullname: str) -> types.CodeType:
-        text = Path(self.path).read_text(encoding="utf-8")
-        for old, new in self.edits:
-            if text.count(old) != 1:
-                place = Path(self.path).relative_to(_home(self.source).parent)
-                raise ValueError(f"{old!r} stands {text.count(old)} times in {place}, not once")
-            text = text.replace(old, new)
-        own = rf'\b(from |import |import_module\(f?"){self.source}\b'
-        return _compiled(re.sub(own, rf"\1{fullname.split('.')[0]}", text), self.path)
+        return _compiled(self.path, self.source, fullname.split(".")[0], tuple(self.edits))
 
 
 @cache
-def _compiled(text: str, path: str) -> types.CodeType:
-    return compile(text, path, "exec", dont_inherit=True)
+def _compiled(
+    path: str, source: str, package: str, edits: tuple[tuple[str, str], ...]
+) -> types.CodeType:
+    text = Path(path).read_text(encoding="utf-8")
+    for old, new in edits:
+        if text.count(old) != 1:
+            place = Path(path).relative_to(_home(source).parent)
+            raise ValueError(f"{old!r} stands {text.count(old)} times in {place}, not once")
+        text = text.replace(old, new)
+    own = rf'\b(from |import |import_module\(f?"){source}\b'
+    return compile(re.sub(own, rf"\1{package}", text), path, "exec", dont_inherit=True)
 
 
 def _home(source: str) -> Path:

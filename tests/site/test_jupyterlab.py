@@ -1,8 +1,9 @@
 """The book in a real JupyterLab, as `make lab` opens it: first unread, then chapter 02 run.
 
 Every notebook reads well before it is run, and opening it changes nothing. Chapter 02 runs, and
-what stands in it works with a kernel. One server on a loopback port with a token and folders of its
-own; one browser whose requests to any other machine are refused and recorded.
+what stands in it works with a kernel; so do predictions and explanations in a small notebook. One
+server on a loopback port with a token and folders of its own; one page for all, whose requests to
+any other machine are refused and recorded.
 """
 
 import json
@@ -20,6 +21,7 @@ import pytest
 import torch
 
 from book.tools import lab as lab_tool
+from book.tools import notebooks
 from tfbook import attention
 from tfbook.teaching import boxes, explorables
 
@@ -62,7 +64,26 @@ SETTINGS = {
         "autoStartDefaultKernel": True,
     },
 }
-PLAYED = "played.ipynb"
+PLAYED, KINDS = "played.ipynb", "kinds.ipynb"
+CHOICES = '[("It grows.", True, "By `d_k`."), ("It stays.", False, "Each adds its own.")]'
+RUBRIC = '["Names it.", "Says why.", "Says when."]'
+
+
+def small():
+    """A notebook with an experiment that was run and stored, as `make notebooks` leaves it."""
+    code = nbformat.v4.new_code_cell
+    cells = [
+        code("from tfbook.teaching import explain, predict", id="imports"),
+        code(f'p = predict("spread", "What becomes of it?", choices={CHOICES})\np', id="ask"),
+        code(
+            "print(7 + 1)",
+            id="run",
+            metadata={"tfbook": {"predict": "spread"}},
+            outputs=[nbformat.v4.new_output("stream", text="8\n")],
+        ),
+        code(f'e = explain("why", "Why?", model="Because.", rubric={RUBRIC})\ne', id="explain"),
+    ]
+    return notebooks.normalise(nbformat.v4.new_notebook(cells=cells))
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +94,7 @@ def lab_folder(tmp_path_factory):
     chapter = nbformat.read(CHAPTER, as_version=4)
     chapter.cells += [nbformat.v4.new_code_cell(source) for source in OTHERS.values()]
     nbformat.write(chapter, folder / "work" / PLAYED)
+    nbformat.write(small(), folder / KINDS)
     for name, values in SETTINGS.items():
         path = folder / "settings" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,18 +156,73 @@ def server_address(server, folder):
     raise RuntimeError("no server: " + (folder / "server.log").read_text(errors="replace")[-2000:])
 
 
-class Lab:
-    """The notebook in the browser, and what a reader does with it."""
+OPEN = """async ([path, kernel]) => {
+    const panel = await jupyterapp.commands.execute("docmanager:open", { path, kernel });
+    await panel.context.ready;
+    await panel.revealed;
+    await panel.sessionContext.ready;
+    await Promise.all(panel.content.widgets.map((cell) => cell.ready));
+    return panel;
+}"""
+EXPLORABLE = "[o for o in Out.values() if getattr(o, 'module', '') == '{}']"
 
-    def __init__(self, page, foreign):
-        self.page = page
-        self.foreign = foreign
-        self.errors = []
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+class Lab:
+    """JupyterLab in the browser, and what a reader does with the notebook that is seen."""
+
+    def __init__(self, context):
+        self.foreign, self.errors = [], []
+        context.route(re.compile(r"^(https?|wss?):"), self.gate)
+        self.page = context.new_page()
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def gate(self, route):
+        """Let only this machine be asked."""
+        if urlsplit(route.request.url).hostname == "127.0.0.1":
+            route.continue_()
+        else:
+            self.foreign.append(route.request.url)
+            route.abort()
+
+    def wait(self):
+        """Wait until there is a notebook with a kernel that is idle."""
+        self.page.wait_for_function(
+            "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status"
+            " === 'idle'",
+            timeout=RUN_SECONDS * 1000,
+        )
+
+    def open(self, path, kernel=None):
+        """Open a notebook beside those that are open; name a kernel for one that is shared."""
+        given = kernel and {"id": kernel}
+        self.page.evaluate(f"(named) => ({OPEN})(named).then(() => null)", [path, given])
+        self.wait()
+
+    def kernel(self):
+        """The id of the notebook's kernel."""
+        return self.page.evaluate("jupyterapp.shell.currentWidget.sessionContext.session.kernel.id")
 
     def cells(self):
         """The cells of the notebook."""
-        return self.page.locator(".jp-Notebook .jp-Cell")
+        return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell")
+
+    def cell(self, name):
+        """A cell of the small notebook by its id, scrolled to."""
+        cell = self.cells().nth([cell.id for cell in small().cells].index(name))
+        cell.scroll_into_view_if_needed()
+        return cell
+
+    def run(self, *names):
+        """Run cells of the small notebook, one after the other, and wait for each."""
+        for name in names:
+            self.page.evaluate(
+                """async (at) => {
+                    const panel = jupyterapp.shell.currentWidget;
+                    panel.content.activeCellIndex = at;
+                    await jupyterapp.commands.execute("notebook:run-cell");
+                }""",
+                [cell.id for cell in small().cells].index(name),
+            )
 
     def cell_with(self, code):
         """The first code cell whose source contains a text."""
@@ -191,14 +268,17 @@ class Lab:
 
     def explorable(self, module, attribute, nth=0):
         """Read an attribute of a displayed explorable in Python."""
-        found = f"[o for o in Out.values() if getattr(o, 'module', '') == {module!r}][{nth}]"
-        return self.python(f"{found}.{attribute}")
+        return self.python(f"{EXPLORABLE.format(module)}[{nth}].{attribute}")
 
     def until(self, module, attribute, wanted, nth=0):
+        """Wait until an explorable in Python has heard of a change."""
+        self.hears(f"{EXPLORABLE.format(module)}[{nth}].{attribute}", wanted)
+
+    def hears(self, expression, wanted):
         """Wait until Python has heard of a change: the browser holds some back for a while."""
         deadline = time.monotonic() + STEP_MS / 1000
-        while (found := self.explorable(module, attribute, nth)) != wanted:
-            assert time.monotonic() < deadline, f"{module}.{attribute} is {found}, not {wanted}"
+        while (found := self.python(expression)) != wanted:
+            assert time.monotonic() < deadline, f"{expression} is {found}, not {wanted}"
             self.page.wait_for_timeout(50)
 
     def write_cell(self, cell, source):
@@ -217,60 +297,42 @@ TITLES = {
 
 
 @pytest.fixture(scope="module")
-def visit(lab, browser):
-    """Return a function that opens a page of the server with nothing left from another one."""
+def start(lab, browser):
+    """What a reader sees first. What is opened afterwards is opened here."""
     address, token = lab
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(STEP_MS)
-    foreign = []
-
-    def gate(route):
-        if urlsplit(route.request.url).hostname == "127.0.0.1":
-            route.continue_()
-        else:
-            foreign.append(route.request.url)
-            route.abort()
-
-    context.route(re.compile(r"^(https?|wss?):"), gate)
-
-    def make(place):
-        page = context.new_page()
-        opened = Lab(page, foreign)
-        page.goto(f"{address}{place}?token={token}&reset")
-        page.wait_for_function(
-            "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status"
-            " === 'idle'",
-            timeout=RUN_SECONDS * 1000,
-        )
-        return opened
-
-    yield make
+    opened = Lab(context)
+    opened.page.goto(f"{address}?token={token}&reset")
+    opened.wait()
+    yield opened
     context.close()
 
 
 @pytest.fixture(scope="module")
-def start(visit):
-    """What a reader sees first."""
-    opened = visit("")
-    yield opened
-    opened.page.close()
+def notebook(start):
+    """The chapter, opened and run once."""
+    start.open(f"{lab_tool.WORK.name}/{PLAYED}")
+    start.run_all()
+    return start
 
 
 @pytest.fixture(scope="module")
-def notebook(visit):
-    """The chapter, opened and run once."""
-    opened = visit(f"lab/tree/{lab_tool.WORK.name}/{PLAYED}")
-    opened.run_all()
-    return opened
+def kinds(notebook):
+    """The small notebook, with the kernel of the chapter."""
+    notebook.open(KINDS, notebook.kernel())
+    return notebook
 
 
 # What one look at a notebook that was opened and not run tells, with all its cells in the page.
-LOOK = """async ([path, id]) => {
-    const panel = await jupyterapp.commands.execute("docmanager:open", { path, kernel: { id } });
-    await panel.context.ready;
-    await panel.revealed;
-    await panel.sessionContext.ready;
-    await Promise.all(panel.content.widgets.map((cell) => cell.ready));
+# Hidden at first: each editor that is made would lay out again all that is there.
+LOOK = f"""async (named) => {{
+    const hidden = document.createElement("style");
+    hidden.textContent = ".jp-NotebookPanel {{ display: none !important }}";
+    document.head.append(hidden);
+    const panel = await ({OPEN})(named);
+    hidden.remove();
+""" + """
     const kernel = panel.sessionContext.session.kernel;
     await kernel.info;
     await kernel.spec;
@@ -321,10 +383,7 @@ def test_the_start_page_comes_first_and_alone(start):
 
 def test_each_notebook_reads_well_before_it_runs_and_opening_it_changes_nothing(start, lab_folder):
     # One kernel for all: what it says about itself is what JupyterLab may write into a notebook.
-    kernel = start.page.evaluate(
-        "jupyterapp.commands.execute('docmanager:open', {path: 'work/index.ipynb'})"
-        ".then((panel) => panel.sessionContext.session.kernel.id)"
-    )
+    kernel = start.kernel()
     work = lab_folder / "work"
     paths = sorted([*work.glob("*.ipynb"), *work.glob("start/*.ipynb")])
     assert len(paths) > 16
@@ -335,7 +394,7 @@ def test_each_notebook_reads_well_before_it_runs_and_opening_it_changes_nothing(
             continue
         before = path.read_bytes()
         name = path.relative_to(lab_folder).as_posix()
-        found = start.page.evaluate(LOOK, [name, kernel])
+        found = start.page.evaluate(LOOK, [name, {"id": kernel}])
         seen = {
             "is marked as changed": found["dirty"],
             "asks to be saved": found["asked"],
@@ -356,6 +415,7 @@ def test_each_notebook_reads_well_before_it_runs_and_opening_it_changes_nothing(
     assert not faults, "\n".join(faults)
     # A panel that is closed at once takes back what it was about to ask of the kernel.
     assert [error for error in start.errors if "Canceled future" not in error] == []
+    start.errors.clear()
 
 
 def value(figure, name):
@@ -395,8 +455,8 @@ def test_softmax_moves_and_python_reads_it(notebook):
 
 def test_python_moves_the_figure(notebook):
     figure = notebook.figure("softmax_temperature")
-    found = "[o for o in Out.values() if getattr(o, 'module', '') == 'softmax_temperature'][0]"
-    notebook.python(f"setattr({found}, 'd_k', 1)")
+    found = EXPLORABLE.format("softmax_temperature")
+    notebook.python(f"setattr({found}[0], 'd_k', 1)")
     figure.locator('[data-control="d_k"][aria-valuetext="1"]').wait_for()
     largest = notebook.explorable("softmax_temperature", "largest")
     assert value(figure, "largest") == pytest.approx(largest, abs=1e-9)
@@ -456,7 +516,7 @@ def test_each_other_figure_moves_and_python_reads_it(notebook, module, moved, ke
 
 
 def test_python_moves_a_figure_of_two_controls(notebook):
-    found = "[o for o in Out.values() if getattr(o, 'module', '') == 'rope_rotation'][0]"
+    found = f"{EXPLORABLE.format('rope_rotation')}[0]"
     notebook.python(f"[setattr({found}, 'm', 40), setattr({found}, 'n', 36)]")
     figure = notebook.figure("rope_rotation")
     figure.locator('[data-control="both"][aria-valuetext="+36"]').wait_for()
@@ -494,5 +554,52 @@ check("scaled-scores", scaled_scores)"""
     assert cell.locator('[data-mime-type="application/vnd.jupyter.error"]').count() == 0
 
 
-def test_nothing_was_asked_of_another_machine(notebook):
+def told(form):
+    return " ".join(form.get_by_role("status").first.inner_text().split())
+
+
+def test_an_experiment_is_closed_until_it_is_run_after_the_prediction(kinds):
+    output = kinds.cell("run").locator(".jp-OutputArea-output")
+    assert not output.is_visible()
+    kinds.run("imports", "ask")
+    form = kinds.cell("ask").locator("form.tfx-predict")
+    form.get_by_role("radio").nth(1).check()
+    form.get_by_role("button", name="Keep my prediction").click()
+    assert told(form) == "Kept: you said “It stays”."
+    kinds.hears("[p.answer, p.correct]", [1, False])
+    kinds.run("run")
+    output.get_by_text("8", exact=True).wait_for()
+    assert told(form) == "Kept: you said “It stays”."
+    form.get_by_role("button", name="Compare").click()
+    assert told(form) == "Kept: you said “It stays”. It went otherwise. Each adds its own."
+
+
+def test_a_prediction_outlives_the_kernels_object_and_python_may_set_it(kinds):
+    kinds.run("ask")
+    form = kinds.cell("ask").locator("form.tfx-predict")
+    form.get_by_text("you said “It stays”").wait_for()
+    kinds.hears("p.answer", 1)
+    kinds.python("setattr(p, 'answer', 0)")
+    form.get_by_text("you said “It grows”").wait_for()
+    assert form.get_by_role("radio").nth(0).is_checked()
+
+
+def test_an_explanation_is_typed_marked_and_read_in_python(kinds):
+    kinds.run("imports", "explain")
+    form = kinds.cell("explain").locator("form.tfx-explain")
+    field = form.get_by_role("textbox")
+    field.click()
+    # Letters that are commands of JupyterLab outside of a field.
+    kinds.page.keyboard.type("add a bad text, xyz\nand b")
+    assert field.input_value() == "add a bad text, xyz\nand b"
+    kinds.hears("e.text", "add a bad text, xyz\nand b")
+    form.get_by_role("button", name="Compare with a model answer").click()
+    for mark in form.get_by_role("checkbox").all():
+        mark.check()
+    kinds.hears("[e.compared, e.marks, e.complete]", [True, [True] * 3, True])
+    assert kinds.cells().count() == len(small().cells)
+
+
+def test_nothing_was_asked_of_another_machine_and_nothing_failed(notebook):
     assert notebook.foreign == []
+    assert [error for error in notebook.errors if error != LATE] == []

@@ -23,7 +23,7 @@ LONG = (
     "tests/package/test_resume.py",
 )
 # Tests that any process may take, apart from the rest of their file: none shares what is dear.
-ALONE = re.compile(r"::test_pages_have_no_fault\[")
+ALONE = re.compile(r"::test_(pages|chapters)_have_no_fault\[")
 
 
 def unit_of(name):

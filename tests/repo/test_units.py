@@ -30,8 +30,10 @@ def test_other(row):
 def test_what_is_called_long_exists():
     names = [short(path) for path in files()]
     assert [long for long in LONG if not any(fnmatch(name, long) for name in names)] == []
-    pages = (ROOT / "tests" / "site" / "test_pages.py").read_text(encoding="utf-8")
-    assert "def test_pages_have_no_fault(" in pages and ALONE.search("::test_pages_have_no_fault[")
+    for file, name in (("pages", "pages"), ("explorables", "chapters")):
+        text = (ROOT / "tests" / "site" / f"test_{file}.py").read_text(encoding="utf-8")
+        assert f"def test_{name}_have_no_fault(" in text
+        assert ALONE.search(f"::test_{name}_have_no_fault[")
 
 
 def test_a_file_is_a_unit_and_so_is_each_share_of_the_pages():

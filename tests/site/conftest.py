@@ -4,6 +4,7 @@ site         folder of the built pages: TFBOOK_SITE, or _build/html, built first
 server       its address on this machine
 browser      Chromium, for the whole session
 open_page    a function that gives a page; it keeps requests, errors and what was refused
+look         a function that visits a page in both themes and gives its faults (`visits.py`)
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import filelock
 import pytest
+from visits import look, note_weights  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "_build" / "html"

@@ -1,12 +1,10 @@
 """Every page in a real browser, in both themes: nothing from outside, no error, readable, light.
 
-A test visits a few pages and each page once: it is loaded in the light, looked at, and looked at
-again after the system has turned dark.
+A test visits a few pages and each page once. Chapters with figures (a quiz is none) are visited in
+`test_explorables.py`, from a disk: there less works than from a server.
 """
 
-import contextlib
 import functools
-import gzip
 import importlib
 import inspect
 import json
@@ -15,119 +13,19 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
-import filelock
 import pytest
+import visits
+from visits import BAD_MATHS, COUNTS, PHONE
 
 pytestmark = pytest.mark.browser
 
 # So many tests share the visits; the test processes take them one by one.
 PARTS = 16
-WIDTH, PHONE = 1280, 390
+PICTURES_BUDGET = 3_000_000
+PLACEHOLDER = re.compile(r"\W*(the |an? )?(plot|figure|image|picture|chart|graph|output)s?[\W\d]*")
 # The pages of the package are made alike; of them axe sees these: a long one, one with rooms in it,
 # and their index. Of all others it sees each.
 MADE, SEEN = "book/api/", ("attention", "teaching", "index")
-PLAIN_BUDGET, FIGURE_BUDGET, PICTURES_BUDGET = 800_000, 1_200_000, 3_000_000
-PLACEHOLDER = re.compile(r"\W*(the |an? )?(plot|figure|image|picture|chart|graph|output)s?[\W\d]*")
-
-# Formulas that MathJax could not read, and TeX that it never saw.
-BAD_MATHS = r"""() => {
-  const bad = [...document.querySelectorAll('mjx-merror, [data-mjx-error], merror')]
-    .map((e) => e.getAttribute('data-mjx-error') || e.textContent);
-  // A command that it does not know is set in red, without an error.
-  for (const e of document.querySelectorAll('mjx-mtext[style*="red"]'))
-    bad.push(`Undefined: ${e.closest('mjx-container').textContent.trim().slice(0, 80)}`);
-  const walker = document.createTreeWalker(
-    document.querySelector('article, main') || document.body, NodeFilter.SHOW_TEXT);
-  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-    if (node.parentElement.closest('pre, code, script, style, mjx-container')) continue;
-    const raw = node.data.match(/\\\(|\\\[|\\(frac|sqrt|sum|text|top|alpha)\b|\$[^$\s][^$]*\$/);
-    if (raw) bad.push(node.data.trim().slice(0, 80));
-  }
-  return bad;
-}"""
-TOO_WIDE = """() => {
-  const room = document.documentElement.clientWidth;
-  if (document.documentElement.scrollWidth <= room && document.body.scrollWidth <= room) return [];
-  return [...document.querySelectorAll('body *')]
-    .filter((e) => e.getBoundingClientRect().right > room + 1)
-    .map((e) => e.outerHTML.slice(0, 90)).slice(0, 5);
-}"""
-COUNTS = """() => ({
-  written: document.querySelectorAll('span.math, div.math, .amsmath').length,
-  set: document.querySelectorAll('mjx-container').length,
-  figures: document.querySelectorAll('.tfbook-explorable').length,
-  alive: document.querySelectorAll('.tfbook-explorable[data-alive]').length,
-})"""
-
-
-# The contrast of every text is computed, of single letters and of symbols too.
-CONTRAST = {
-    "ignoreUnicode": False, "ignoreLength": True, "ignoreLabel": False, "boldValue": 700,
-    "boldTextPt": 14, "largeTextPt": 18, "pseudoSizeThreshold": 0.25, "shadowOutlineEmMax": 0.1,
-    "textStrokeEmMin": 0.03,
-    "contrastRatio": {"normal": {"expected": 4.5}, "large": {"expected": 3}},
-}  # fmt: skip
-# A link in a text has to differ by more than its colour, so the colours need not be compared.
-AXE = {
-    "resultTypes": ["violations", "incomplete"],
-    "preload": False,
-    "checks": {
-        "color-contrast": {"options": CONTRAST},
-        "link-in-text-block": {"enabled": False},
-    },
-}
-ONLY_CONTRAST, ALL_BUT_CONTRAST = (
-    AXE | {"runOnly": ["color-contrast"]},
-    AXE | {"rules": {"color-contrast": {"enabled": False}}},
-)
-# Of text that is cut off at the edge of a box that scrolls axe can't tell the contrast: contrasts
-# are looked at with lines wrapped, and with the list of pages at full length.
-WRAP = """
-pre, pre * { white-space: pre-wrap !important; overflow-wrap: anywhere }
-.bd-sidebar-primary { position: static !important; max-height: none !important;
-    overflow: visible !important }
-"""
-# Of all texts with the same colour, size and weight on the same backgrounds, up to the root of the
-# page, one is marked, in each theme.
-MARK = """(theme) => {
-  const grounds = new Map(), seen = new Set();
-  const ground = (e) => {
-    if (!e) return '';
-    if (!grounds.has(e)) {
-      const s = getComputedStyle(e);
-      const own = [s.backgroundColor, s.backgroundImage, s.opacity, s.filter, s.mixBlendMode,
-        s.textShadow].join();
-      const clear = own === 'rgba(0, 0, 0, 0),none,1,none,normal,none';
-      grounds.set(e, ground(e.parentElement) + (clear ? '' : `|${own}`));
-    }
-    return grounds.get(e);
-  };
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-    const e = node.parentElement;
-    if (!node.data.trim() || !e.checkVisibility({ visibilityProperty: true })) continue;
-    const s = getComputedStyle(e);
-    const key = [ground(e), s.color, s.fontSize, s.fontWeight].join();
-    if (!seen.has(key)) e.dataset.marked = `${e.dataset.marked || ''} ${theme}`;
-    seen.add(key);
-  }
-  return seen.size;
-}"""
-# Most elements are the coloured words of code and of signatures: a class and a text each.
-# What is not marked of them becomes plain text before axe looks at all but the colours.
-PLAIN_CODE = """() => {
-  for (const e of document.querySelectorAll(':is(pre, dt.sig) span:not([data-marked])'))
-    if (!e.querySelector('[data-marked]') && [...e.attributes].every((a) => a.name === 'class'))
-      e.replaceWith(...e.childNodes);
-}"""
-# For the contrasts everything loses its content that neither is marked nor holds what is.
-STRIP = """() => {
-  const kept = new Set();
-  for (let e of document.querySelectorAll('[data-marked]'))
-    for (; e && !kept.has(e); e = e.parentElement) kept.add(e);
-  for (const e of document.querySelectorAll('body *'))
-    if (e.isConnected && !kept.has(e) && !e.closest('select, svg, style')) e.replaceChildren();
-}"""
 
 
 # ------------------------------------------------------------------------------------ the visits
@@ -145,130 +43,29 @@ def _text(path):
     return path.read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="session")
-def look(open_page, settle, site, server):
-    """Return a function that visits a page in both themes and gives its faults and its weight."""
-    script = pytest.importorskip("axe_playwright_python.sync_playwright").Axe().axe_script
-
-    def visit(name, axe=True, before=lambda page: None):
-        page = open_page(width=WIDTH)
-        before(page)
-        page.goto(f"{server}/{name}")
-        settle(page)
-        faults = [f"formula: {bad}" for bad in page.evaluate(BAD_MATHS)]
-        counts = page.evaluate(COUNTS)
-        if counts["set"] < counts["written"]:
-            faults.append(f"formula: {counts['set']} of {counts['written']} are set")
-        if counts["alive"] != counts["figures"]:
-            faults.append(f"figure: {counts['alive']} of {counts['figures']} live")
-        kinds = _weigh(page.log.asked, site, server)
-        total, budget = sum(kinds.values()), FIGURE_BUDGET if counts["figures"] else PLAIN_BUDGET
-        if total > budget:
-            faults.append(f"weight: {total} bytes, allowed {budget}: {kinds}")
-        for theme in ("light", "dark"):
-            _turn(page, theme)
-            applied = page.evaluate("document.documentElement.dataset.theme || ''")
-            if applied != theme:
-                faults.append(f"theme: {applied!r} where the system is {theme}")
-            if axe:
-                page.evaluate(MARK, theme)
-        if axe:
-            page.evaluate(script)
-            page.evaluate(PLAIN_CODE)
-            found = page.evaluate("options => axe.run(options)", ALL_BUT_CONTRAST)
-            faults += [f"axe: {line}" for line in _nodes(found["violations"])]
-        page.set_viewport_size({"width": PHONE, "height": 844})
-        faults += [f"sideways: {wide}" for wide in page.evaluate(TOO_WIDE)]
-        if axe:
-            page.evaluate(STRIP)
-            page.set_viewport_size({"width": WIDTH, "height": 900})
-            page.add_style_tag(content=WRAP)
-            for theme in ("dark", "light"):
-                _turn(page, theme)
-                faults += _contrasts(page, theme)
-        for what in ("outside", "failed", "errors"):
-            faults += [f"{what}: {line}" for line in getattr(page.log, what)]
-        page.leave()
-        return faults, {"total": total, **kinds}
-
-    return visit
-
-
-def _turn(page, theme):
-    """Let the system turn dark or light, and colours that change slowly arrive at once."""
-    page.emulate_media(color_scheme=theme)
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with contextlib.suppress(sync_api.TimeoutError):
-        turned = f"document.documentElement.dataset.theme === '{theme}'"
-        page.wait_for_function(turned, timeout=2000)
-    page.evaluate(
-        "() => document.getAnimations().filter((a) => a instanceof CSSTransition)"
-        ".forEach((a) => a.finish())"
-    )
-
-
-def _contrasts(page, theme):
-    """Axe's violations of contrast, and those left open."""
-    found = page.evaluate("options => axe.run(options)", ONLY_CONTRAST)
-    open_ = [rule for rule in found["incomplete"] if rule["id"] == "color-contrast"]
-    return [f"axe, {theme}: {line}" for line in _nodes(found["violations"])] + [
-        f"undecided, {theme}: {line}" for line in _nodes(open_)
-    ]
-
-
-def _nodes(rules):
-    return [
-        f"{rule['id']}: {node['html'][:140]} {_reason(node)}"
-        for rule in rules
-        for node in rule["nodes"]
-    ]
-
-
-def _reason(node):
-    return "; ".join(check["message"] for check in [*node["any"], *node["all"], *node["none"]])[
-        :200
-    ]
-
-
-def _weigh(asked, site, server):
-    """Bytes after gzip -6 of what a page asked for, by kind; pictures and fonts as they are."""
-    kinds = {}
-    for address in sorted(a for a in asked if a.startswith(server)):
-        suffix = Path(urlsplit(address).path).suffix
-        kind = {
-            ".html": "document", ".css": "styles", ".js": "scripts", ".woff": "fonts",
-            ".woff2": "fonts", ".png": "pictures", ".svg": "pictures",
-        }.get(suffix, "other")  # fmt: skip
-        if kind == "scripts" and "mathjax" in address:
-            kind = "MathJax"
-        kinds[kind] = kinds.get(kind, 0) + _size(site / unquote(urlsplit(address).path.lstrip("/")))
-    return kinds
-
-
 @functools.cache
-def _size(file):
-    body = file.read_bytes() if file.is_file() else b""
-    return len(body) if file.suffix in (".png", ".woff", ".woff2") else len(gzip.compress(body, 6))
+def figures(path):
+    """The kinds of figures of a chapter."""
+    if path.parent.name != "chapters":
+        return frozenset()
+    asked = {"quiz", "predict", "explain"}
+    return frozenset(re.findall(r'data-module="(\w+)"', _text(path))) - asked
 
 
 def share(pages, site, part):
     """The pages of one test: from the most work to the least, dealt out in turn."""
-    order = sorted(pages, key=lambda name: ((site / name).stat().st_size, name), reverse=True)
+    plain = [name for name in pages if not figures(site / name)]
+    order = sorted(plain, key=lambda name: ((site / name).stat().st_size, name), reverse=True)
     return order[part::PARTS]
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_pages_have_no_fault(pages, look, site, record_property, part):
+def test_pages_have_no_fault(pages, look, site, note_weights, part):
     report, faults = {}, []
     for name in share(pages, site, part):
         found, report[name] = look(name, axe=inspected(name))
         faults += [f"{name}: {fault}" for fault in found]
-    record_property("page_weight", json.dumps(report))
-    weights = site.parent / "page-weight.json"
-    with filelock.FileLock(f"{weights}.lock"):
-        before = json.loads(weights.read_text()) if weights.exists() else {}
-        after = {name: (before | report)[name] for name in pages if name in before | report}
-        weights.write_text(json.dumps(after, indent=1))
+    note_weights(report)
     assert faults == []
 
 
@@ -284,7 +81,9 @@ def test_axe_sees_all_pages_but_those_made_alike(pages):
 
 
 def test_each_page_is_visited_once(pages, site):
-    assert sorted(name for part in range(PARTS) for name in share(pages, site, part)) == pages
+    here = [name for part in range(PARTS) for name in share(pages, site, part)]
+    from_disk = [name for name in pages if figures(site / name)]  # in `test_explorables.py`
+    assert sorted(here + from_disk) == pages and len(here) > len(from_disk)
 
 
 def test_there_are_figures_and_formulas(pages, site):
@@ -361,16 +160,16 @@ def test_a_fault_of_one_theme_is_found_in_that_theme_alone(planted):
 
 
 def test_a_page_that_is_too_heavy_is_found(look, monkeypatch):
-    monkeypatch.setitem(globals(), "PLAIN_BUDGET", 10_000)
+    monkeypatch.setattr(visits, "PLAIN_BUDGET", 10_000)
     faults, weight = look("book/notation.html", axe=False)
     assert [fault.split(":")[0] for fault in faults] == ["weight"]
     assert weight["document"] > 5_000 and weight["styles"] > 5_000 and weight["scripts"] > 5_000
 
 
-def test_a_page_loaded_in_the_dark_is_dark(open_page, server, pages):
-    for name in ("book/preface.html", next(n for n in pages if n.startswith("chapters/"))):
+def test_a_page_loaded_in_the_dark_is_dark(open_page, server, lightest):
+    for name in ("book/preface.html", lightest):
         page = open_page(theme="dark")
-        page.goto(f"{server}/{name}")
+        page.goto(f"{server}/{name}", wait_until="domcontentloaded")
         assert page.evaluate("document.documentElement.dataset.theme") == "dark", name
         page.leave()
 
@@ -531,6 +330,13 @@ def test_nothing_unused_is_shipped(site):
 # ------------------------------------------------------------------------------- the page at work
 
 
+@pytest.fixture(scope="session")
+def lightest(site):
+    """The chapter with figures that is read fastest."""
+    chapters = [path for path in (site / "chapters").glob("*.html") if figures(path)]
+    return min(chapters, key=lambda path: path.stat().st_size).relative_to(site).as_posix()
+
+
 @pytest.fixture
 def page(open_page):
     """A page of its own for one test."""
@@ -563,19 +369,10 @@ def _parts(path):
     return frozenset(Path(urlsplit(address).path).name for address in loaded)
 
 
-def _figures(path):
-    if path.parent.name != "chapters":
-        return set()
-    return set(re.findall(r'data-module="(\w+)"', _text(path))) - {"quiz", "predict", "explain"}
-
-
 def test_files_from_a_disk_are_alive(pages, site, open_page, settle):
-    """The longest page of all that load the same scripts and styles.
-
-    Chapters with figures (a quiz is none) are opened from a disk in `test_explorables.py`.
-    """
+    """The longest page of all that load the same scripts and styles, but chapters with figures."""
     by_size = sorted(pages, key=lambda name: (site / name).stat().st_size)
-    chosen = {_parts(site / name): name for name in by_size if not _figures(site / name)}
+    chosen = {_parts(site / name): name for name in by_size if not figures(site / name)}
     faults = []
     for name in chosen.values():
         page = open_page()
@@ -637,9 +434,14 @@ def test_menus_of_a_phone_work_by_keyboard(open_page, server, side):
     page.leave()
 
 
-def test_download_menu_opens_by_keyboard_and_offers_the_notebook(page, server, site):
-    chapter = next((site / "chapters").glob("*.html")).relative_to(site).as_posix()
-    page.goto(f"{server}/{chapter}")
+def test_chapter_with_figures_lives_from_a_server_and_offers_its_notebook(
+    page, settle, server, lightest
+):
+    page.goto(f"{server}/{lightest}")
+    settle(page)
+    counts = page.evaluate(COUNTS)
+    assert counts["set"] >= counts["written"] > 0 and counts["alive"] == counts["figures"] > 0
+    assert (page.log.outside, page.log.errors, page.log.failed) == ([], [], [])
     page.locator(".dropdown-download-buttons > button").focus()
     page.keyboard.press("Enter")
     link = page.locator(".dropdown-download-buttons a:visible", has_text=".ipynb")
@@ -657,10 +459,9 @@ def test_link_to_a_claim_leads_to_its_line(page, server):
     assert line.is_visible() and "tfbook-claim" in line.get_attribute("class")
 
 
-def test_code_that_scrolls_is_reached_by_keyboard(open_page, server, site):
+def test_code_that_scrolls_is_reached_by_keyboard(open_page, server, lightest):
     page = open_page(width=PHONE, height=844)
-    chapter = next((site / "chapters").glob("*.html")).relative_to(site).as_posix()
-    page.goto(f"{server}/{chapter}")
+    page.goto(f"{server}/{lightest}")
     page.wait_for_load_state("load")
     page.wait_for_timeout(100)
     unreachable = page.evaluate(

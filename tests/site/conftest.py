@@ -20,7 +20,7 @@ from pathlib import Path
 
 import filelock
 import pytest
-from visits import look, note_weights  # noqa: F401
+from visits import FORGET, look, note_weights  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "_build" / "html"
@@ -68,13 +68,6 @@ def site():
             made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
             assert made.returncode == 0, f"{made.stdout}\n{made.stderr}"[-4000:]
     return BUILT
-
-
-# What a page leaves for the next one: nothing. When it is left, it may want to write again.
-FORGET = """() => {
-  try { localStorage.clear(); sessionStorage.clear(); } catch { return; }
-  Storage.prototype.setItem = () => {};
-}"""
 
 
 class _Files(http.server.SimpleHTTPRequestHandler):

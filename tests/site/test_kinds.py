@@ -5,18 +5,17 @@ and remembers is what the chapters' pages have. Visited from a server and from a
 """
 
 import functools
-import http.server
 import json
 import re
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from visits import FORGET, FOUND
 
 from tfbook import attention
 from tfbook.teaching import explain, predict, quiz
@@ -166,18 +165,10 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def address(folder):
+def address(folder, served):
     """The address of these pages over HTTP, on a loopback port."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args):
-            pass
-
-    handler = functools.partial(Quiet, directory=folder)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{httpd.server_port}"
-        httpd.shutdown()
+    with served(folder) as address:
+        yield address
 
 
 @pytest.fixture(params=["http", "file"])
@@ -186,32 +177,43 @@ def origin(request, address, folder):
     return address if request.param == "http" else folder.as_uri()
 
 
+@pytest.fixture(scope="module")
+def free(browser):
+    """Browsers and pages that no reader uses, by kind: what they have compiled is not lost."""
+    return {}
+
+
 @pytest.fixture
-def reader(browser, address):
+def reader(browser, address, free):
     """Return a function that makes a reader: a browser that remembers until the test ends.
 
     Each page it opens is noted; an error on one of them, or a request that fails, fails the test.
     """
-    contexts, complaints = [], []
+    used, complaints = [], []
 
-    def make(*, width=1280, theme="light", touch=False, **options):
-        context = browser.new_context(
-            viewport={"width": width, "height": 800}, color_scheme=theme, has_touch=touch,
-            is_mobile=touch, **options,
-        )  # fmt: skip
-        context.set_default_timeout(10_000)
-        contexts.append(context)
+    def make(*, width=1280, theme="light", touch=False, scripts=True):
+        kind = (touch, scripts)
+        if free.setdefault(kind, []):
+            context = free[kind].pop()
+        else:
+            context = browser.new_context(
+                has_touch=touch, is_mobile=touch, java_script_enabled=scripts
+            )
+            context.set_default_timeout(10_000)
+        used.append((kind, context))
 
         def visit(name="chapters/02_small", origin=address, before=None):
-            page = context.new_page()
-            page.on("console", lambda m: m.type == "error" and complaints.append(m.text))
-            page.on("pageerror", lambda e: complaints.append(str(e)))
-            page.on("requestfailed", lambda r: complaints.append(f"{r.url}: {r.failure}"))
+            blank = [page for page in context.pages if page.url == "about:blank"]
+            page = blank[0] if blank and not before else new(context)
+            page.complaints = complaints
+            page.emulate_media(color_scheme=theme)
+            page.set_viewport_size({"width": width, "height": 800})
             if before:
                 page.add_init_script(before)
+            page.changed = before
             page.goto(f"{origin}/{name}.html")
             page.wait_for_load_state("load")
-            if options.get("java_script_enabled", True):
+            if scripts:
                 dead = "!document.querySelector('.tfbook-explorable:not([data-alive])')"
                 page.wait_for_function(dead)
             return page
@@ -219,9 +221,27 @@ def reader(browser, address):
         return visit
 
     yield make
-    for context in contexts:
-        context.close()
+    for kind, context in used:
+        for page in context.pages:
+            if kind[1]:
+                page.evaluate(FORGET)
+            page.close() if page.changed else page.goto("about:blank")
+        free[kind].append(context)
     assert complaints == []
+
+
+def new(context):
+    """A page that notes what fails."""
+    page = context.new_page()
+    page.on("console", lambda m: m.type == "error" and page.complaints.append(m.text))
+    page.on("pageerror", lambda e: page.complaints.append(str(e)))
+
+    def failed(request):
+        if request.failure != "net::ERR_ABORTED":  # a page that is left stops loading
+            page.complaints.append(f"{request.url}: {request.failure}")
+
+    page.on("requestfailed", failed)
+    return page
 
 
 def card(page, slug):
@@ -248,8 +268,8 @@ def told(form):
 
 @pytest.mark.parametrize("touch", [False, True])
 @pytest.mark.parametrize("choice", range(3))
-def test_a_prediction_is_kept_before_the_result_unfolds(reader, origin, choice, touch):
-    page = reader(width=390 if touch else 1280, touch=touch)(origin=origin)
+def test_a_prediction_is_kept_before_the_result_unfolds(reader, choice, touch):
+    page = reader(width=390 if touch else 1280, touch=touch)()
     form, result = card(page, "spread"), fold(page, "spread")
     assert not result.get_by_text("the spread is 8").is_visible()
     assert "Predict first" in result.inner_text() and told(form) == ""
@@ -307,7 +327,7 @@ def test_a_prediction_outlives_the_page(reader, origin):
     page = visit(origin=origin)
     card(page, "spread").get_by_role("radio").nth(2).check()
     card(page, "spread").get_by_role("button").click()
-    page.close()
+    page.goto("about:blank")
     page = visit(origin=origin)
     card(page, "spread").get_by_text("It went otherwise.").wait_for()
     assert "Kept: you said “It shrinks”." in told(card(page, "spread"))
@@ -316,11 +336,16 @@ def test_a_prediction_outlives_the_page(reader, origin):
     assert not fold(page, "largest").evaluate("e => e.open")
 
 
-@pytest.mark.parametrize("kept", ['"many"', "7", "{", "null", "[]"])
-def test_what_fits_no_longer_is_forgotten(reader, kept):
-    page = reader()(before=f"localStorage.setItem('tfbook:answer:spread', {kept!r})")
-    assert told(card(page, "spread")) == ""
-    assert card(page, "spread").get_by_role("button", name="Keep my prediction").is_visible()
+def test_what_fits_no_longer_is_forgotten(reader):
+    visit = reader()
+    page = visit()
+    for kept in ('"many"', "7", "{", "null", "[]"):
+        page.evaluate("kept => localStorage.setItem('tfbook:answer:spread', kept)", kept)
+        page.goto("about:blank")
+        page = visit()
+        assert page.evaluate("localStorage.getItem('tfbook:answer:spread')") == kept
+        assert told(card(page, "spread")) == "", kept
+        assert card(page, "spread").get_by_role("button", name="Keep my prediction").is_visible()
 
 
 @pytest.mark.parametrize("way", ["Enter", "click", "tap"])
@@ -349,8 +374,8 @@ def test_without_an_experiment_the_comparison_waits_for_a_button(reader):
 
 
 @pytest.mark.parametrize("touch", [False, True])
-def test_an_explanation_is_compared_and_marked(reader, origin, touch):
-    page = reader(width=390 if touch else 1280, touch=touch)(origin=origin)
+def test_an_explanation_is_compared_and_marked(reader, touch):
+    page = reader(width=390 if touch else 1280, touch=touch)()
     form = card(page, "why-scale")
     press = (lambda e: e.tap()) if touch else (lambda e: e.press("Enter"))
     button = form.get_by_role("button", name="Compare with a model answer")
@@ -378,14 +403,14 @@ def test_an_explanation_outlives_the_page(reader, origin):
     visit = reader()
     page = visit(origin=origin)
     card(page, "why-scale").get_by_role("textbox").fill("One </textarea> line\nand another")
-    page.close()
+    page.goto("about:blank")
     page = visit(origin=origin)
     form = card(page, "why-scale")
     assert form.get_by_role("textbox").input_value() == "One </textarea> line\nand another"
     assert not form.get_by_role("checkbox").first.is_visible()
     form.get_by_role("button").click()
     form.get_by_role("checkbox").nth(1).check()
-    page.close()
+    page.goto("about:blank")
     form = card(visit(origin=origin), "why-scale")
     marks = [mark.is_checked() for mark in form.get_by_role("checkbox").all()]
     assert marks == [False, True, False]
@@ -616,7 +641,7 @@ def test_everything_works_where_nothing_may_be_kept(reader, before):
 
 
 def test_without_javascript_everything_is_reachable(reader):
-    page = reader(java_script_enabled=False)()
+    page = reader(scripts=False)()
     for slug, make in ASKED.items():
         text = page.locator(".tfx-text").filter(has_text=plain(make().data["question"])).first
         assert text.is_visible()
@@ -698,7 +723,8 @@ def axe_faults(page, root):
         page.evaluate("theme => (document.documentElement.dataset.theme = theme)", theme)
         page.evaluate("document.getAnimations().forEach(a => a.finish())")
         options = {"resultTypes": ["violations", "incomplete"], "preload": False} | only
-        report = page.evaluate("([root, options]) => axe.run(root, options)", [root, options])
+        run = f"([root, options]) => axe.run(root, options).then({FOUND})"
+        report = page.evaluate(run, [root, options])
         found = report["violations"]
         found += [rule for rule in report["incomplete"] if rule["id"] == "color-contrast"]
         faults += [(theme, rule["id"], n["html"]) for rule in found for n in rule["nodes"]]

@@ -40,7 +40,8 @@
     };
     const save = () => {
       const next = sections.find((section) => !read.has(section.id));
-      const title = next?.querySelector("h2")?.firstChild?.textContent?.trim();
+      const heading = [...(next?.querySelector("h2")?.childNodes || [])];
+      const title = heading.filter((node) => !node.matches?.(".headerlink")).map((node) => node.textContent).join("").trim();
       keep(name, { read: [...read], answered: [...answered], sections: ids.length, questions, next: next?.id, title });
       say();
     };

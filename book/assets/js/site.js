@@ -36,6 +36,41 @@
     }
   };
 
+  // "On this page" follows the scroll. The theme watches headings as they come into sight, and keeps
+  // the wrong one after a jump or a fast scroll; it does not begin where it does not find the list.
+  const follow = () => {
+    const nav = document.querySelector("#pst-page-toc-nav");
+    const links = [...(nav?.querySelectorAll('a[href^="#"]') || [])];
+    const places = links.map((link) => document.getElementById(decodeURIComponent(link.hash.slice(1))));
+    if (!links.length) return;
+    nav.removeAttribute("id");
+    addEventListener("load", () => (nav.id = "pst-page-toc-nav"));
+    let waiting = false;
+    const look = () => {
+      waiting = false;
+      const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
+      const passed = places.map((place) => place && place.getBoundingClientRect().top < 0.3 * innerHeight);
+      const at = atEnd ? links.length - 1 : passed.lastIndexOf(true);
+      links.forEach((link, i) => {
+        link.classList.toggle("active", i === at);
+        if (i === at) link.setAttribute("aria-current", "true");
+        else link.removeAttribute("aria-current");
+      });
+      nav.querySelectorAll(".toc-entry").forEach((entry) => entry.classList.toggle("active", entry.contains(links[at] || null)));
+      const [list, link] = [links[at]?.closest(".bd-sidebar-secondary"), links[at]];
+      if (list) list.scrollTop += Math.min(0, link.getBoundingClientRect().top - list.getBoundingClientRect().top - 60)
+        + Math.max(0, link.getBoundingClientRect().bottom - list.getBoundingClientRect().bottom + 60);
+    };
+    const later = () => {
+      if (!waiting) requestAnimationFrame(look);
+      waiting = true;
+    };
+    addEventListener("scroll", later, { passive: true });
+    addEventListener("load", later);
+    new ResizeObserver(later).observe(document.body); // a window or a figure of another size
+  };
+
+  follow();
   say();
   new MutationObserver(say).observe(document.documentElement, { attributeFilter: ["data-mode"] });
   addEventListener("hashchange", unfold);

@@ -211,6 +211,15 @@ def verifications(path):
             yield f"cell {number}: verifies, and shows {len(claims)} claims of {len(shown)}"
 
 
+def by_the_way(path):
+    """The value of a last line is shown where it says something, not what a drawing returned."""
+    drawn = re.compile(r"Place\(|\[?<matplotlib|Text\(|\[?<Axes")
+    for number, cell in code(path):
+        shown = [str(output.get("data", {}).get("text/plain", "")) for output in cell.outputs]
+        if any(map(drawn.match, shown)):
+            yield f"cell {number} shows what its last line returned: {shown[-1][:30]}"
+
+
 def seeds(path):
     """Set once."""
     seed = re.compile(r"^torch\.manual_seed\(", re.M)
@@ -259,7 +268,7 @@ def others_passes(path):
 LOOKS = (
     normal_form, cell_ids, order, kernel, complaints, machines_and_warnings, widget_views,
     no_text_form, pictures, markdown_images, weight, left_out, unknown_tags, sources, folds,
-    verifications, seeds, conventions, open_solutions, others_passes,
+    verifications, by_the_way, seeds, conventions, open_solutions, others_passes,
 )  # fmt: skip
 
 
@@ -323,6 +332,7 @@ PLANTED = [
     (verifications, [_cell(CLAIM, [SAID], **VERIFY)], "shows 0 claims of 1"),
     (verifications, [_cell(CLAIM, **VERIFY)], "shows 0 claims of 0"),
     (verifications, [_cell(CLAIM, [LINE, SAID], **VERIFY)], "shows 1 claims of 2"),
+    (by_the_way, [_shown({"text/plain": "Place(x=9.9, y=4.5)"})], "last line returned"),
     (seeds, [_cell("torch.manual_seed(0)"), _cell("torch.manual_seed(1)")], "[0, 1]"),
     (weight, [nbformat.v4.new_markdown_cell("x" * CHAPTER_BYTES)], "bytes"),
     (normal_form, [_cell(extra=1)], "normal form"),

@@ -1,11 +1,13 @@
 """Labs and projects have a frame of their own: a task, steps that are checked, points, a report."""
 
 import copy
+import json
+import os
 import re
+import runpy
 import subprocess
 import sys
 
-import nbclient
 import nbformat
 import pytest
 from repofiles import ROOT
@@ -14,6 +16,7 @@ from book.tools import conventions, starting
 from book.tools.index import CITATION, headings
 
 CHAPTERS = ROOT / "chapters"
+START = CHAPTERS / "start"
 LABS = sorted(path for path in CHAPTERS.glob("*.ipynb") if starting.is_lab(path.stem))
 ENDS = ["What to hand in", "Stretch goals", "Further reading"]
 CARD = re.compile(r"exercise ([\w-]+): (passed|not yet|not started)")
@@ -42,7 +45,7 @@ def sections(prose):
 @pytest.fixture
 def start(path):
     """The notebook that a reader begins with."""
-    return nbformat.read(CHAPTERS / "start" / path.name, as_version=4)
+    return nbformat.read(START / path.name, as_version=4)
 
 
 def code_of(cells):
@@ -174,7 +177,7 @@ def test_a_solution_has_the_name_of_the_empty_step(cells):
 
 
 def test_the_starting_notebook_is_made_from_the_lab(path):
-    stored = CHAPTERS / "start" / path.name
+    stored = START / path.name
     assert stored.exists(), "run `make notebooks`"
     assert stored.read_text(encoding="utf-8") == starting.text(path.stem), "run `make notebooks`"
 
@@ -184,7 +187,7 @@ def test_the_page_offers_the_starting_notebook(path, prose):
 
 
 def test_every_starting_notebook_has_its_lab():
-    assert {p.name for p in (CHAPTERS / "start").iterdir()} <= {p.name for p in LABS} | {
+    assert {p.name for p in START.iterdir()} <= {p.name for p in LABS} | {
         ".ipynb_checkpoints"
     }
 
@@ -202,7 +205,7 @@ def test_the_starting_notebook_has_every_step_and_nothing_solved(start, cells):
 
 
 def test_the_links_of_the_starting_notebook_lead_somewhere(path, start):
-    path = CHAPTERS / "start" / path.name
+    path = START / path.name
     text = "\n".join(cell.source for cell in start.cells if cell.cell_type == "markdown")
     assert "save it under another name" in " ".join(text.split())
     reader = conventions.Reader(path, ROOT)
@@ -212,27 +215,54 @@ def test_the_links_of_the_starting_notebook_lead_somewhere(path, start):
     assert [found for found in reader.complaints if "needs a name" not in found] == []
 
 
-@pytest.mark.slow
-def test_the_starting_notebook_runs_to_its_first_check_which_answers_kindly(start, tmp_path):
-    start = copy.deepcopy(start)
-    first = next(n for n, c in enumerate(start.cells) if "\ncheck(" in c.source)
-    start.cells = start.cells[: first + 1]
-    nbclient.NotebookClient(
-        start, timeout=300, startup_timeout=180, kernel_name="python3",
-        extra_arguments=["--IPKernelApp.log_level=40"],
-        resources={"metadata": {"path": str(tmp_path)}},
-    ).execute()
-    ((_, state),) = cards(start.cells[first])
+# Runs the cells of several notebooks in IPython, one notebook after the other, and tells what the
+# last cell of each has shown.
+RUN = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+shell, last = InteractiveShell.instance(), {}
+for name, sources in json.load(sys.stdin).items():
+    shell.reset()
+    for source in sources:
+        with capture_output() as shown:
+            result = shell.run_cell(source, store_history=True)
+        if not result.success:
+            sys.exit(f"{name}: {source}\\n{shown.stdout}{shown.stderr}")
+    last[name] = [output.data for output in shown.outputs]
+json.dump(last, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def last(tmp_path_factory):
+    """What each starting notebook shows at its first check: every cell up to it has run."""
+    cells = {}
+    for path in LABS:
+        sources = [cell.source for cell in code_of(nbformat.read(START / path.name, 4).cells)]
+        first = next(n for n, source in enumerate(sources) if "\ncheck(" in source)
+        cells[path.stem] = sources[: first + 1]
+    folder = tmp_path_factory.mktemp("start")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], input=json.dumps(cells), cwd=folder, capture_output=True,
+        env=os.environ | {"IPYTHONDIR": str(folder), "MPLBACKEND": "agg"}, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_starting_notebook_runs_to_its_first_check_which_answers_kindly(path, last):
+    (card,) = [data for data in last[path.stem] if "text/html" in data]
+    ((_, state),) = CARD.findall(card["text/plain"])
     assert state == "not started"
-    html = start.cells[first].outputs[0]["data"]["text/html"]
-    assert "Hint 1" in html
+    assert "Hint 1" in card["text/html"]
 
 
-@pytest.mark.slow
-def test_the_maker_leaves_other_notebooks_alone():
-    command = [sys.executable, "book/tools/starting.py", "02_attention"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == ""
+def test_the_maker_leaves_other_notebooks_alone(monkeypatch, capsys):
+    tool = ROOT / "book" / "tools" / "starting.py"
+    monkeypatch.setattr(sys, "argv", [str(tool), "02_attention"])
+    runpy.run_path(str(tool), run_name="__main__")
+    assert capsys.readouterr().out == ""
 
 
 # the maker ----------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def test_two_processes_share_the_units(tmp_path):
         (tmp_path / f"test_{name}.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile"]
     command += ["--no-loadscope-reorder", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
-    command += ["-p", "no:jaxtyping", str(tmp_path)]
+    command += ["-p", "no:jaxtyping", "-p", "no:nbval", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]

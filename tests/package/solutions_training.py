@@ -1184,3 +1184,149 @@ def plan_never_empty(lengths, budget):
 @wrong("token-budget", "Return a list")
 def plan_tuple(lengths, budget):
     return tuple(plan(lengths, budget))
+
+
+# scheduled-descent ------------------------------------------------------------------------------
+
+
+@right("scheduled-descent")
+def descent_mended(weight, gradient_of, rate, factor, steps):
+    for step in range(steps):
+        weight = weight - rate * factor(step) * gradient_of(weight)
+    return weight
+
+
+@right("scheduled-descent")
+def descent_with_another_name(weight, gradient_of, rate, factor, steps):
+    for now in [rate * factor(step) for step in range(steps)]:
+        weight = weight.sub(now * gradient_of(weight))
+    return weight
+
+
+@wrong("scheduled-descent", "all factors so far")
+def descent_shrinking_in_place(weight, gradient_of, rate, factor, steps):
+    for step in range(steps):
+        rate *= factor(step)
+        weight = weight - rate * gradient_of(weight)
+    return weight
+
+
+@wrong("scheduled-descent", "The schedule is not used")
+def descent_without_schedule(weight, gradient_of, rate, factor, steps):
+    for _ in range(steps):
+        weight = weight - rate * gradient_of(weight)
+    return weight
+
+
+@wrong("scheduled-descent", "steps count from 0")
+def descent_one_ahead(weight, gradient_of, rate, factor, steps):
+    for step in range(1, steps + 1):
+        weight = weight - rate * factor(step) * gradient_of(weight)
+    return weight
+
+
+@wrong("scheduled-descent", "subtract it")
+def descent_uphill(weight, gradient_of, rate, factor, steps):
+    for step in range(steps):
+        weight = weight + rate * factor(step) * gradient_of(weight)
+    return weight
+
+
+@wrong("scheduled-descent", "gradient at the first weight")
+def descent_with_one_gradient(weight, gradient_of, rate, factor, steps):
+    gradient = gradient_of(weight)
+    for step in range(steps):
+        weight = weight - rate * factor(step) * gradient
+    return weight
+
+
+# train-loop -------------------------------------------------------------------------------------
+
+
+def loop(
+    model, loss_of, batches, steps, rate, warmup, clip, *, zero=True, how="norm", warm=True,
+    fall=True, late=False, decay=0.1, kind=torch.optim.AdamW, after=False,
+):  # fmt: skip
+    weights, losses, lengths = list(model.parameters()), [], []
+    optimizer = kind(weights, lr=rate, betas=(0.9, 0.99), weight_decay=decay)
+    for step in range(steps):
+        at = step + late
+        share = 0.5 * (1 + math.cos(math.pi * (at - warmup) / (steps - warmup))) if fall else 1.0
+        if at < warmup:
+            share = (at + 1) / warmup if warm else 1.0
+        optimizer.param_groups[0]["lr"] = rate * share
+        loss = loss_of(model, batches(step))
+        if zero:
+            optimizer.zero_grad()
+        loss.backward()
+        length = torch.stack([w.grad.norm() for w in weights]).norm()
+        if how == "norm":
+            torch.nn.utils.clip_grad_norm_(weights, clip)
+        elif how == "value":
+            torch.nn.utils.clip_grad_value_(weights, clip)
+        optimizer.step()
+        losses.append(loss.item())
+        lengths.append(min(length.item(), clip) if after else length.item())
+    return losses, lengths
+
+
+@right("train-loop")
+def loop_in_one(model, loss_of, batches, steps, rate, warmup, clip):
+    return loop(model, loss_of, batches, steps, rate, warmup, clip)
+
+
+@right("train-loop")
+def loop_with_a_scheduler(model, loss_of, batches, steps, rate, warmup, clip):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.99), weight_decay=0.1)
+    course = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda s: (s + 1) / warmup
+        if s < warmup
+        else 0.5 * (1 + math.cos(math.pi * (s - warmup) / (steps - warmup))),
+    )
+    found = []
+    for step in range(steps):
+        loss = loss_of(model, batches(step))
+        model.zero_grad()
+        loss.backward()
+        length = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        course.step()
+        found.append((loss.detach(), length))
+    losses, lengths = zip(*found, strict=True)
+    return list(losses), list(lengths)
+
+
+def _slip(message, **choices):
+    def slipped(model, loss_of, batches, steps, rate, warmup, clip):
+        return loop(model, loss_of, batches, steps, rate, warmup, clip, **choices)
+
+    slipped.__name__ = "loop_with_" + "_".join(choices)
+    wrong("train-loop", message)(slipped)
+
+
+_slip("still there", zero=False)
+_slip("is not clipped", how="none")
+_slip("clipped by itself", how="value")
+_slip("warm-up is missing", warm=False)
+_slip("fall is missing", fall=False)
+_slip("one step ahead", late=True)
+_slip("do not decay", decay=0.0)
+_slip("Adam with a penalty", kind=torch.optim.Adam)
+_slip("after clipping", after=True)
+
+
+@wrong("train-loop", "numbered from 0")
+def loop_from_batch_one(model, loss_of, batches, steps, rate, warmup, clip):
+    return loop(model, loss_of, lambda s: batches(s + 1), steps, rate, warmup, clip)
+
+
+@wrong("train-loop", "Return two lists")
+def loop_that_returns_losses(model, loss_of, batches, steps, rate, warmup, clip):
+    return loop(model, loss_of, batches, steps, rate, warmup, clip)[0]
+
+
+@wrong("train-loop", "one number for each of 7 steps")
+def loop_that_stops_early(model, loss_of, batches, steps, rate, warmup, clip):
+    losses, lengths = loop(model, loss_of, batches, steps, rate, warmup, clip)
+    return losses[:-1], lengths

@@ -2318,7 +2318,7 @@ def check_generation(page):
 
 def check_training(page):
     check_paths(page.locator('[data-module="optimizer_paths"]'))
-    check_schedule(page.locator('[data-module="schedule_designer"]'), against="noam")
+    check_schedule(page.locator('[data-module="schedule_designer"]'), against="wsd")
 
 
 def check_language(page):

@@ -5,7 +5,7 @@ shape and dtype. Whether a change leaves the label right is a matter of the task
 a cat, a mirrored b is a d. All that is drawn comes from a generator on the CPU: the same one gives
 the same changes on every device.
 
-Explained in: chapters/11_training, section "More data from the same data".
+Explained in: chapters/11_training_deeper, section "More data from the same data".
 """
 
 from collections.abc import Collection
@@ -66,7 +66,7 @@ def drop_words(
         >>> drop_words(ids, 0.5, replacement=3, keep=(0, 1, 2), generator=g)
         tensor([[1, 5, 3, 3, 2, 0]])
 
-    Explained in: chapters/11_training, section "More data from the same data".
+    Explained in: chapters/11_training_deeper, section "More data from the same data".
     """
     check_ids("ids", ids)
     check_number("rate", rate, 0, below=1)
@@ -103,7 +103,7 @@ def swap_words(
         tensor([[1, 6, 5, 7, 8, 2]])
 
     Source: [wei2019eda]
-    Explained in: chapters/11_training, section "More data from the same data".
+    Explained in: chapters/11_training_deeper, section "More data from the same data".
     """
     check_ids("ids", ids)
     check_number("rate", rate, 0, below=1)
@@ -148,7 +148,7 @@ def mask_spans(
         ValueError: if a number is out of range or ids have another shape.
 
     Source: [joshi2020spanbert]
-    Explained in: chapters/11_training, section "More data from the same data".
+    Explained in: chapters/11_training_deeper, section "More data from the same data".
     """
     check_ids("ids", ids)
     check_number("rate", rate, 0, below=1)
@@ -194,7 +194,7 @@ def flip(
         ValueError: if rate is out of range or there are fewer than 3 dimensions.
 
     Source: [krizhevsky2012imagenet]
-    Explained in: chapters/11_training, section "More data from the same data".
+    Explained in: chapters/11_training_deeper, section "More data from the same data".
     """
     check_tensor("images", images, min_dims=3)
     if rate != 1 or isinstance(rate, bool):
@@ -223,7 +223,7 @@ def crop(
         ValueError: if padding is negative or there are fewer than 3 dimensions.
 
     Source: [krizhevsky2012imagenet]
-    Explained in: chapters/11_training, section "More data from the same data".
+    Explained in: chapters/11_training_deeper, section "More data from the same data".
     """
     check_tensor("images", images, min_dims=3)
     check_number("padding", padding, 0, whole=True)
@@ -255,7 +255,7 @@ def cutout(
         ValueError: if size is negative or there are fewer than 3 dimensions.
 
     Source: [devries2017cutout]
-    Explained in: chapters/11_training, section "More data from the same data".
+    Explained in: chapters/11_training_deeper, section "More data from the same data".
     """
     check_tensor("images", images, min_dims=3)
     check_number("size", size, 0, whole=True)
@@ -295,7 +295,7 @@ def mixup(
         ValueError: if alpha is not positive, or x and targets differ in B.
 
     Source: [zhang2018mixup]
-    Explained in: chapters/11_training, section "More data from the same data".
+    Explained in: chapters/11_training_deeper, section "More data from the same data".
     """
     check_float("x", x, min_dims=1)
     check_float("targets", targets, min_dims=1)
@@ -336,7 +336,7 @@ def add_noise(
         TypeError: if waves are not floating point or snr_db is no number.
         ValueError: if snr_db is not finite or there are fewer than 2 dimensions.
 
-    Explained in: chapters/11_training, section "More data from the same data".
+    Explained in: chapters/11_training_deeper, section "More data from the same data".
     """
     check_float("waves", waves, min_dims=2)
     check_number("snr_db", snr_db)
@@ -365,7 +365,7 @@ def shift(
         TypeError: if waves are no tensor or most is no integer.
         ValueError: if most is negative or there are fewer than 2 dimensions.
 
-    Explained in: chapters/11_training, section "More data from the same data".
+    Explained in: chapters/11_training_deeper, section "More data from the same data".
     """
     check_tensor("waves", waves, min_dims=2)
     check_number("most", most, 0, whole=True)
@@ -404,7 +404,7 @@ def mask_spectrogram(
         ValueError: if a count is negative or too large, or there are fewer than 3 dimensions.
 
     Source: [park2019specaugment]
-    Explained in: chapters/11_training, section "More data from the same data".
+    Explained in: chapters/11_training_deeper, section "More data from the same data".
     """
     check_float("spectra", spectra, min_dims=3)
     check_number("bands", bands, 0, whole=True)

@@ -3,7 +3,7 @@
 A plan of batches is a list of lists of indices. It says nothing about what the examples are, so
 that its padding can be counted before anything is computed: :func:`padding_waste`.
 
-Explained in: chapters/11_training, section "Batches without waste".
+Explained in: chapters/11_training_deeper, section "Batches without waste".
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def shuffled(
         >>> shuffled(5, 2, generator=torch.Generator().manual_seed(0))
         [[4, 0], [1, 3], [2]]
 
-    Explained in: chapters/11_training, section "Batches without waste".
+    Explained in: chapters/11_training_deeper, section "Batches without waste".
     """
     check_number("n_examples", n_examples, 0, whole=True)
     check_number("batch_size", batch_size, 1, whole=True)
@@ -99,7 +99,7 @@ def bucketed(
         [[0, 2], [1, 3]]
 
     Source: [khomenko2016accelerating]
-    Explained in: chapters/11_training, section "Batches without waste".
+    Explained in: chapters/11_training_deeper, section "Batches without waste".
     """
     lengths = _lengths(lengths)
     check_number("batch_size", batch_size, 1, whole=True)
@@ -143,7 +143,7 @@ def token_budget(
         [[0], [1, 2, 3]]
 
     Source: [vaswani2017attention], section 5.1
-    Explained in: chapters/11_training, section "Batches without waste".
+    Explained in: chapters/11_training_deeper, section "Batches without waste".
     """
     lengths = _lengths(lengths)
     check_number("max_tokens", max_tokens, 1, whole=True)
@@ -185,7 +185,7 @@ def padding_waste(lengths: Lengths, plan: Sequence[Sequence[int]]) -> float:
         >>> padding_waste(lengths, [[0, 1], [2, 3]]), padding_waste(lengths, [[0, 2], [1, 3]])
         (0.4444444444444444, 0.0)
 
-    Explained in: chapters/11_training, section "Batches without waste".
+    Explained in: chapters/11_training_deeper, section "Batches without waste".
     """
     lengths = _lengths(lengths)
     check_list("plan", plan)
@@ -245,7 +245,7 @@ def pack(sequences: Sequence[Sequence[int]], length: int, *, pad_id: int = 0) ->
                 [ 0,  0, -1, -1]]))
 
     Source: [krell2021efficient]
-    Explained in: chapters/11_training, section "Batches without waste".
+    Explained in: chapters/11_training_deeper, section "Batches without waste".
     """
     check_number("length", length, 1, 2**24, whole=True)
     check_number("pad_id", pad_id, 0, whole=True)
@@ -301,7 +301,7 @@ def competence(step: int, steps: int, *, start: float = 0.1) -> float:
         (0.1, 0.507444578254611, 1.0)
 
     Source: [platanios2019competence]
-    Explained in: chapters/11_training, section "Does the order matter?".
+    Explained in: chapters/11_training_deeper, section "Does the order matter?".
     """
     check_number("step", step, 0, whole=True)
     check_number("steps", steps, 1, whole=True)
@@ -328,7 +328,7 @@ def easiest(difficulty: Sequence[float], share: float) -> list[int]:
         [1, 3, 2]
 
     Source: [platanios2019competence]
-    Explained in: chapters/11_training, section "Does the order matter?".
+    Explained in: chapters/11_training_deeper, section "Does the order matter?".
     """
     check_number("share", share, high=1, above=0)
     check_list("difficulty", difficulty)
@@ -361,7 +361,7 @@ def warm_length(step: int, steps: int, *, first: int, last: int, multiple: int =
         [8, 24, 56, 64]
 
     Source: [li2022stability]
-    Explained in: chapters/11_training, section "Does the order matter?".
+    Explained in: chapters/11_training_deeper, section "Does the order matter?".
     """
     check_number("step", step, 0, whole=True)
     for name, value in (("steps", steps), ("first", first), ("multiple", multiple)):

@@ -4,7 +4,7 @@ Two texts are compared as sets of shingles, runs of k words, by their Jaccard si
 J(A, B) = |A ∩ B| / |A ∪ B|. Over all pairs that is too much: a signature of a few numbers for each
 text tells which pairs are worth a look.
 
-Explained in: chapters/11_training, section "More data from the same data".
+Explained in: chapters/11_training_deeper, section "More data from the same data".
 """
 
 import hashlib
@@ -36,7 +36,7 @@ def shingles(text: str, k: int = SHINGLE) -> frozenset[str]:
         ['be, or not', 'not to be', 'or not to', 'to be, or']
 
     Source: [broder1997resemblance]
-    Explained in: chapters/11_training, section "More data from the same data".
+    Explained in: chapters/11_training_deeper, section "More data from the same data".
     """
     if not isinstance(text, str):
         raise TypeError(f"text must be a string, got {type(text).__name__}")
@@ -56,7 +56,7 @@ def jaccard(one: Set, other: Set) -> float:
         >>> jaccard({1, 2, 3}, {2, 3, 4})
         0.5
 
-    Explained in: chapters/11_training, section "More data from the same data".
+    Explained in: chapters/11_training_deeper, section "More data from the same data".
     """
     for name, value in (("one", one), ("other", other)):
         if not isinstance(value, Set):
@@ -93,7 +93,7 @@ def minhash(items: Iterable[str], n_hashes: int = 128, *, seed: int = 0) -> np.n
         (0.6, 0.6)
 
     Source: [broder1997resemblance]
-    Explained in: chapters/11_training, section "More data from the same data".
+    Explained in: chapters/11_training_deeper, section "More data from the same data".
     """
     check_number("n_hashes", n_hashes, 1, 2**20, whole=True)
     check_number("seed", seed, 0, whole=True)
@@ -129,7 +129,7 @@ def bands_for(threshold: float, n_hashes: int) -> int:
         32
 
     Source: [leskovec2014mining]
-    Explained in: chapters/11_training, section "More data from the same data".
+    Explained in: chapters/11_training_deeper, section "More data from the same data".
     """
     _check_threshold(threshold)
     check_number("n_hashes", n_hashes, 1, 2**20, whole=True)
@@ -174,7 +174,7 @@ def near_duplicates(
         [(0, 2, 1.0)]
 
     Source: [broder1997resemblance], [lee2022deduplicating]
-    Explained in: chapters/11_training, section "More data from the same data".
+    Explained in: chapters/11_training_deeper, section "More data from the same data".
     """
     if isinstance(texts, str):
         raise TypeError("texts must be a list of strings, got one string; write [text]")
@@ -214,7 +214,7 @@ def without_duplicates(texts: Sequence[str], threshold: float = 0.8, **choices: 
         [0, 1]
 
     Source: [lee2022deduplicating]
-    Explained in: chapters/11_training, section "More data from the same data".
+    Explained in: chapters/11_training_deeper, section "More data from the same data".
     """
     earlier = defaultdict(list)
     for i, j, _ in near_duplicates(texts, threshold, **choices):

@@ -4,7 +4,7 @@ A run that was stopped goes on with the very batch it would have seen. :class:`W
 memory for that, it is a function from the number of a batch to the batch; :class:`Loader` has a
 state of a few numbers. Both go to :func:`tfbook.training.fit` as they are.
 
-Explained in: chapters/11_training, section "Batches without waste".
+Explained in: chapters/11_training_deeper, section "Batches without waste".
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ def seeded(seed: int, number: int) -> torch.Generator:
         TypeError: if a number is no integer.
         ValueError: if one is negative.
 
-    Explained in: chapters/11_training, section "Batches without waste".
+    Explained in: chapters/11_training_deeper, section "Batches without waste".
     """
     check_number("seed", seed, 0, whole=True)
     check_number("number", number, 0, whole=True)
@@ -66,7 +66,7 @@ class Windows:
         tensor([[10, 11, 12, 13, 14],
                 [89, 90, 91, 92, 93]])
 
-    Explained in: chapters/11_training, section "Batches without waste".
+    Explained in: chapters/11_training_deeper, section "Batches without waste".
     """
 
     def __init__(self, ids: Int[Tensor, " T"], length: int, *, batch_size: int, seed: int = 0):
@@ -106,7 +106,7 @@ def rows(ids: Int[Tensor, " T"], length: int) -> Int[Tensor, "R N1"]:
         tensor([[0, 1, 2, 3],
                 [3, 4, 5, 6]])
 
-    Explained in: chapters/11_training, section "Batches without waste".
+    Explained in: chapters/11_training_deeper, section "Batches without waste".
     """
     _check_text(ids, length)
     return ids.unfold(0, length + 1, length).long()  # (R, N + 1)
@@ -139,7 +139,7 @@ class Loader:
         >>> loader.state_dict()
         {'seed': 0, 'examples': 5, 'epoch': 1, 'next': 0}
 
-    Explained in: chapters/11_training, section "Batches without waste".
+    Explained in: chapters/11_training_deeper, section "Batches without waste".
     """
 
     def __init__(

@@ -12,7 +12,7 @@ long as the gradient itself. It is measured on the way, from small and large bat
 together from means of many, since it is a quotient of noisy numbers.
 
 Source: [mccandlish2018empirical]
-Explained in: chapters/11_training, section "Batch size".
+Explained in: chapters/11_training_deeper, section "Batch size".
 """
 
 from collections.abc import Sequence

@@ -7,7 +7,7 @@ sentences out of film reviews. A step has the same number of tokens in each orde
 more to read; held-out loss is measured over examples of all lengths.
 
 Source: [platanios2019competence], [wu2021when]
-Explained in: chapters/11_training, section "Does the order matter?".
+Explained in: chapters/11_training_deeper, section "Does the order matter?".
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,7 @@ the rate 0.01 after 20 steps; then it stays, or falls in one of four ways.
 
 The log holds the loss on 2,048 letters of another split (nats a letter) after every 20 steps.
 
-Explained in: chapters/11_training, section "The learning rate over time".
+Explained in: chapters/11_training_deeper, section "The learning rate over time".
 """
 
 from collections.abc import Mapping

@@ -12,7 +12,7 @@ The log holds for each run the loss after training on 4,096 letters of another s
 letter, and the mean time of a step. One size of model, one short length of training: which is
 ahead here need not be so elsewhere.
 
-Explained in: chapters/11_training, section "Optimizers".
+Explained in: chapters/11_training_deeper, section "Optimizers".
 """
 
 import time

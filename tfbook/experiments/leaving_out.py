@@ -7,7 +7,7 @@ some layers are taken out for good, evenly spread, and the held-out loss is meas
 left, nothing retrained.
 
 Source: [fan2020reducing], [huang2016stochastic]
-Explained in: chapters/11_training, section "Leaving out whole layers".
+Explained in: chapters/11_training_deeper, section "Leaving out whole layers".
 """
 
 from collections.abc import Sequence

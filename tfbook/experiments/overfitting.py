@@ -9,7 +9,7 @@ of confidence. It also holds what one number does that is fitted afterwards on o
 temperature for the logits.
 
 Source: [srivastava2014dropout], [muller2019when], [guo2017calibration]
-Explained in: chapters/11_training, section "Label smoothing".
+Explained in: chapters/11_training_deeper, section "Label smoothing".
 """
 
 from collections.abc import Mapping, Sequence

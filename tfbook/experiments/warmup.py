@@ -12,7 +12,7 @@ depend on what was read: the entropy of the mean prediction less the mean entrop
 on 2,048 letters of another split. `letters` is the loss of naming each letter by its frequency.
 
 Source: [xiong2020layer] and [liu2020variance], who ask the same of models for translation.
-Explained in: chapters/11_training, section "Why warm up?".
+Explained in: chapters/11_training_deeper, section "Why warm up?".
 """
 
 import math

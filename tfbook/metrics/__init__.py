@@ -1,6 +1,6 @@
 """How good is it? Perplexity, bits per byte, accuracy, F1, BLEU and chrF, each written to be read.
 
-Explained in: chapters/11_training, section "Is it any good?".
+Explained in: chapters/11_training_deeper, section "Is it any good?".
 """
 
 from tfbook.metrics.labels import accuracy, f1, span_f1, spans

@@ -1,6 +1,6 @@
 """Were the labels right? Accuracy, F1 of classes, and F1 of the spans that tags spell.
 
-Explained in: chapters/11_training, section "Is it any good?".
+Explained in: chapters/11_training_deeper, section "Is it any good?".
 """
 
 from collections.abc import Sequence, Set
@@ -40,7 +40,7 @@ def accuracy(
         >>> accuracy(torch.tensor([5, 6, 7, 8]), torch.tensor([5, 6, 9, 0]), ignore=0)
         0.6666666666666666
 
-    Explained in: chapters/11_training, section "Is it any good?".
+    Explained in: chapters/11_training_deeper, section "Is it any good?".
     """
     predicted, targets = _counted(predicted, targets, ignore)
     return (predicted == targets).double().mean().item()
@@ -78,7 +78,7 @@ def f1(
         >>> round(f1(guess, truth), 4), f1(guess, truth, average="micro")
         (0.7333, 0.75)
 
-    Explained in: chapters/11_training, section "Is it any good?".
+    Explained in: chapters/11_training_deeper, section "Is it any good?".
     """
     if average not in ("macro", "micro"):
         raise ValueError(f'average must be "macro" or "micro", got {average!r}')

@@ -1,6 +1,6 @@
 """How surprised is the model? Perplexity, and bits per byte, which does not depend on the tokens.
 
-Explained in: chapters/11_training, section "Is it any good?".
+Explained in: chapters/11_training_deeper, section "Is it any good?".
 """
 
 import math
@@ -37,7 +37,7 @@ def perplexity(nats: float, tokens: int = 1) -> float:
         (148.4, 12.2)
 
     Source: [jelinek1977perplexity]
-    Explained in: chapters/11_training, section "Is it any good?".
+    Explained in: chapters/11_training_deeper, section "Is it any good?".
     """
     check_number("nats", nats, 0, finite=False)
     check_number("tokens", tokens, 1, whole=True)
@@ -68,7 +68,7 @@ def bits_per_byte(nats: float, n_bytes: int) -> float:
         8.0
 
     Source: [gao2020pile]
-    Explained in: chapters/11_training, section "Is it any good?".
+    Explained in: chapters/11_training_deeper, section "Is it any good?".
     """
     check_number("nats", nats, 0, finite=False)
     check_number("n_bytes", n_bytes, 1, whole=True)

@@ -3,7 +3,7 @@
 Both give the numbers of `sacrebleu` (from 0 to 100), the tool to report them with: name its
 version and its signature beside the score, since scores of other tokenizations differ.
 
-Explained in: chapters/11_training, section "Is it any good?".
+Explained in: chapters/11_training_deeper, section "Is it any good?".
 """
 
 import math
@@ -89,7 +89,7 @@ def bleu(
         28.57
 
     Source: [papineni2002bleu], [post2018call]
-    Explained in: chapters/11_training, section "Is it any good?".
+    Explained in: chapters/11_training_deeper, section "Is it any good?".
     """
     check_number("max_order", max_order, 1, 1000, whole=True)
     check_bool("lowercase", lowercase)
@@ -136,7 +136,7 @@ def words_13a(text: str) -> list[str]:
         ['Well-known', ':', '3.14', ',', 'not', '3', '!']
 
     Source: [post2018call]
-    Explained in: chapters/11_training, section "Is it any good?".
+    Explained in: chapters/11_training_deeper, section "Is it any good?".
     """
     if not isinstance(text, str):
         raise TypeError(f"text must be a string, got {type(text).__name__}")
@@ -191,7 +191,7 @@ def chrf(
         (33.5, 0.0)
 
     Source: [popovic2015chrf]
-    Explained in: chapters/11_training, section "Is it any good?".
+    Explained in: chapters/11_training_deeper, section "Is it any good?".
     """
     check_number("char_order", char_order, 1, 1000, whole=True)
     check_number("word_order", word_order, 0, 1000, whole=True)

@@ -4,7 +4,7 @@
 take one sequence, a list of tokens, and :func:`tfbook.data.pad_batch` makes a batch of many.
 All that is drawn comes from a generator: the same one gives the same task.
 
-Explained in: chapters/11_training, section "Which question to train on".
+Explained in: chapters/11_training_deeper, section "Which question to train on".
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def mask_tokens(
         ValueError: for one out of its range, or if every token is special.
 
     Source: [devlin2019bert]
-    Explained in: chapters/11_training, section "Which question to train on".
+    Explained in: chapters/11_training_deeper, section "Which question to train on".
     """
     check_number("vocab_size", vocab_size, 1, whole=True)
     check_number("mask_id", mask_id, 0, whole=True)
@@ -118,7 +118,7 @@ def corrupt_spans(
         ([11, 12, 99], [99, 13, 14, 98])
 
     Source: [raffel2020exploring]
-    Explained in: chapters/11_training, section "Which question to train on".
+    Explained in: chapters/11_training_deeper, section "Which question to train on".
     """
     tokens, sentinels = _ids("tokens", tokens, 2), _ids("sentinels", sentinels, 2)
     check_number("share", share, 0, 1)
@@ -160,7 +160,7 @@ def fill_spans(
         >>> fill_spans([11, 12, 99], [99, 13, 14, 98], sentinels=[99, 98])
         [11, 12, 13, 14]
 
-    Explained in: chapters/11_training, section "Which question to train on".
+    Explained in: chapters/11_training_deeper, section "Which question to train on".
     """
     marks = set(_ids("sentinels", sentinels, 1))
     spans, current = {}, []
@@ -203,7 +203,7 @@ def infill(
         ValueError: for one out of its range.
 
     Source: [lewis2020bart]
-    Explained in: chapters/11_training, section "Which question to train on".
+    Explained in: chapters/11_training_deeper, section "Which question to train on".
     """
     tokens = _ids("tokens", tokens, 1)
     check_number("mask_id", mask_id, 0, whole=True)
@@ -242,7 +242,7 @@ def delete_tokens(
         ValueError: for one out of its range.
 
     Source: [lewis2020bart]
-    Explained in: chapters/11_training, section "Which question to train on".
+    Explained in: chapters/11_training_deeper, section "Which question to train on".
     """
     tokens = _ids("tokens", tokens, 1)
     check_number("share", share, 0, below=1)
@@ -266,7 +266,7 @@ def permute_sentences(
         ValueError: if there are no tokens.
 
     Source: [lewis2020bart]
-    Explained in: chapters/11_training, section "Which question to train on".
+    Explained in: chapters/11_training_deeper, section "Which question to train on".
     """
     tokens = _ids("tokens", tokens, 1)
     check_number("end_id", end_id, 0, whole=True)
@@ -292,7 +292,7 @@ def rotate(tokens: Sequence[int], *, generator: torch.Generator | None = None) -
         ValueError: if there are none.
 
     Source: [lewis2020bart]
-    Explained in: chapters/11_training, section "Which question to train on".
+    Explained in: chapters/11_training_deeper, section "Which question to train on".
     """
     tokens = _ids("tokens", tokens, 1)
     check_generator(generator)

@@ -1,6 +1,6 @@
 """What a run measured: a list for each number, and a file with a line for each thing that happened.
 
-Explained in: chapters/11_training, section "The loop, line by line".
+Explained in: chapters/11_training, section "The finished loop".
 """
 
 import json
@@ -28,7 +28,7 @@ class History:
         best_step: after how many steps "loss" was smallest, with ``patience``.
         stopped: why the run ended: "steps" or "patience".
 
-    Explained in: chapters/11_training, section "The loop, line by line".
+    Explained in: chapters/11_training, section "The finished loop".
     """
 
     losses: list[float] = field(default_factory=list)

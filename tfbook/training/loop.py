@@ -5,7 +5,7 @@ so many times. What stands around that is for real runs: gradients added up over
 several processes, clipping, a schedule, evaluation, a log, and checkpoints from which a run goes on
 with the losses that it would have had, to the last bit.
 
-Explained in: chapters/11_training, section "The loop, line by line".
+Explained in: chapters/11_training, section "The finished loop".
 """
 
 from collections.abc import Callable
@@ -112,7 +112,7 @@ def fit(
         (True, 2)
 
     Source: [pascanu2013difficulty], [micikevicius2018mixed]
-    Explained in: chapters/11_training, section "The loop, line by line".
+    Explained in: chapters/11_training, section "The finished loop".
     """
     _check(
         model, loss, optimizer, steps, clip, seed, execution, monitoring, checkpointing, progress
@@ -120,7 +120,7 @@ def fit(
     run = _prepare(
         model, batches, optimizer, schedule, clip, seed, execution, monitoring, checkpointing
     )
-    optimizer, ranks, first = run.optimizer, run.ranks, run.ranks.rank == 0
+    ranks, first = run.ranks, run.ranks.rank == 0
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     model.train()
     with (
@@ -132,17 +132,8 @@ def fit(
         history = run.history
         while len(history) < steps and not run.best.over:
             step = len(history)
-            run.rates.set(step)
-            optimizer.zero_grad(set_to_none=True)
-            total, count, batch = sum_gradients(model, loss, run.source, ranks, execution)  # Σ ∇ℓ
-            total, count, *asked = ranks.add([total, count, *ending.wishes])
-            mean = _mean(total, count, step)  # Σ ℓ / Σ count
-            norm = mean_gradients(weights, ranks, count)  # |g|, g = Σ ∇ℓ / Σ count
-            check_finite(step, mean, norm.item())
-            if clip is not None:
-                clip_grads_with_norm_(weights, clip, norm)  # g · min(1, clip / |g|)
-            optimizer.step()
-            run.took(loss=mean, gradient_norm=norm.item(), count=count, log=log)
+            mean, norm, count, batch, asked = take_step(run, weights, loss, execution, clip, ending)
+            run.took(loss=mean, gradient_norm=norm, count=count, log=log)
             bar.set_postfix_str(f"loss {mean:.4f}", refresh=False)
             bar.update()
             if (step + 1) % monitoring.every == 0 or step + 1 == steps:
@@ -155,6 +146,47 @@ def fit(
                 kept = " and saved" * (checkpointing is not None)
                 ending.end(f"stopped after {step + 1} steps{kept}", terminated=asked[1] > 0)
     return run.end()
+
+
+def take_step(
+    run: Run,
+    weights: list[nn.Parameter],
+    loss: Callable[[nn.Module, object], Tensor | tuple[Tensor, int]],
+    execution: Execution,
+    clip: float | None,
+    ending: Ending,
+) -> tuple[float, float, float, object, list[float]]:
+    """Take one step of a run.
+
+    Args:
+        run: which holds model, optimizer, schedule, batches and processes.
+        weights: those that are trained.
+        loss: see :func:`fit`.
+        execution: how many batches make the step, and in which precision.
+        clip: the longest gradient; None for any.
+        ending: whether somebody asked to stop, in any process.
+
+    Returns:
+        the loss, the length of the gradient before clipping, over how many terms they are, the rows
+        of the last batch, and who asked to stop.
+
+    Raises:
+        FloatingPointError: if loss or gradient is not finite; the weights are those before.
+
+    Explained in: chapters/11_training, section "The finished loop".
+    """
+    step = len(run.history)
+    run.rates.set(step)  # the learning rate, by the schedule
+    run.optimizer.zero_grad(set_to_none=True)
+    total, count, batch = sum_gradients(run.model, loss, run.source, run.ranks, execution)  # Σ ∇ℓ
+    total, count, *asked = run.ranks.add([total, count, *ending.wishes])
+    mean = _mean(total, count, step)  # Σ ℓ / Σ count
+    norm = mean_gradients(weights, run.ranks, count)  # |g|, g = Σ ∇ℓ / Σ count
+    check_finite(step, mean, norm.item())
+    if clip is not None:
+        clip_grads_with_norm_(weights, clip, norm)  # g · min(1, clip / |g|)
+    run.optimizer.step()
+    return mean, norm.item(), count, batch, asked
 
 
 def _prepare(model, batches, optimizer, schedule, clip, seed, execution, monitoring, checkpointing):

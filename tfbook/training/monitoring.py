@@ -1,6 +1,6 @@
 """Looking on while a model trains, without changing how it is trained.
 
-Explained in: chapters/11_training, section "The loop, line by line".
+Explained in: chapters/11_training, section "The finished loop".
 """
 
 import os
@@ -37,7 +37,7 @@ class Monitoring:
     Raises:
         ValueError: if a number is below 1, or there is patience and nothing to wait for.
 
-    Explained in: chapters/11_training, section "The loop, line by line".
+    Explained in: chapters/11_training, section "The finished loop".
     """
 
     evaluate: Callable[[nn.Module], float | Mapping[str, float]] | None = None
@@ -132,7 +132,7 @@ def attention_entropy(model: nn.Module, batch: object) -> list[float]:
         TypeError: if the model cannot give its weights.
 
     Source: [zhai2023stabilizing]
-    Explained in: chapters/11_training, section "Gradients that are too large".
+    Explained in: chapters/11_training_deeper, section "Attention that collapses".
     """
     if not hasattr(model, "attention_weights"):
         raise TypeError(

@@ -1,6 +1,6 @@
 """Muon: a matrix of weights moves alike in all of its directions.
 
-Explained in: chapters/11_training, section "Optimizers".
+Explained in: chapters/11_training_deeper, section "Optimizers".
 """
 
 import math
@@ -61,7 +61,7 @@ class Muon(AdamW):
     few copies of them for a moment.
 
     Source: [jordan2024muon], scale "adamw": [liu2025muon]
-    Explained in: chapters/11_training, section "Optimizers".
+    Explained in: chapters/11_training_deeper, section "Optimizers".
     """
 
     checks = {
@@ -169,7 +169,7 @@ def orthogonalize(
     Cost: per matrix and step 2 (2 R² C + R³) FLOPs, with R the shorter side.
 
     Source: [jordan2024muon]
-    Explained in: chapters/11_training, section "Optimizers".
+    Explained in: chapters/11_training_deeper, section "Optimizers".
     """
     check_float("matrix", matrix, min_dims=2)
     check_number("steps", steps, 0, 1000, whole=True)
@@ -213,7 +213,7 @@ def muon_groups(
             matrices.
 
     Source: [jordan2024muon]
-    Explained in: chapters/11_training, section "Optimizers".
+    Explained in: chapters/11_training_deeper, section "Optimizers".
     """
     for name, value in (("lr", lr), ("adamw_lr", adamw_lr), ("weight_decay", weight_decay)):
         check_amount(name, value)

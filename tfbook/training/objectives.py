@@ -55,7 +55,7 @@ class Example(NamedTuple):
         inputs: tokens (B, N).
         targets: tokens (B, N), IGNORE where nothing is asked.
 
-    Explained in: chapters/11_training, section "Which question to train on".
+    Explained in: chapters/11_training_deeper, section "Which question to train on".
     """
 
     inputs: Int[Tensor, "B N"]
@@ -148,7 +148,7 @@ def smooth_targets(
         tensor([[0.0250, 0.0250, 0.9250, 0.0250]])
 
     Source: [szegedy2016rethinking]
-    Explained in: chapters/11_training, section "Label smoothing".
+    Explained in: chapters/11_training_deeper, section "Label smoothing".
     """
     check_number("n_classes", n_classes, 1, whole=True)
     check_number("label_smoothing", label_smoothing, 0, 1)
@@ -184,7 +184,7 @@ def info_nce(
         ValueError: if the shapes differ, or the temperature is not above 0.
 
     Source: [oord2018representation], both ways: [radford2021learning]
-    Explained in: chapters/11_training, section "Which question to train on".
+    Explained in: chapters/11_training_deeper, section "Which question to train on".
     """
     for name, value in (("a", a), ("b", b)):
         check_float(name, value)
@@ -230,7 +230,7 @@ def distillation(
         ValueError: if the shapes differ, or the temperature is not above 0.
 
     Source: [hinton2015distilling]
-    Explained in: chapters/11_training, section "Which question to train on".
+    Explained in: chapters/11_training_deeper, section "Which question to train on".
     """
     check_float("student", student, min_dims=1)
     check_float("teacher", teacher)
@@ -333,7 +333,7 @@ def masked_loss(
         ValueError: for shapes that do not fit.
 
     Source: [devlin2019bert]
-    Explained in: chapters/11_training, section "Which question to train on".
+    Explained in: chapters/11_training_deeper, section "Which question to train on".
     """
     check_callable("model", model)
     inputs, targets = _two("task", task, "inputs and targets")

@@ -10,7 +10,7 @@ states, so either can go on with what the other has saved. Where speed counts us
 treat all parameters at once. :mod:`tfbook.training.sophia` and :mod:`tfbook.training.muon` have two
 more.
 
-Explained in: chapters/11_training, section "Optimizers".
+Explained in: chapters/11_training_deeper, section "Optimizers".
 """
 
 import math
@@ -83,7 +83,7 @@ class Written(Optimizer):
     Raises:
         ValueError: for an option that does not exist, or is out of its range.
 
-    Explained in: chapters/11_training, section "Optimizers".
+    Explained in: chapters/11_training_deeper, section "Optimizers".
     """
 
     checks = CHECKS
@@ -172,7 +172,7 @@ class SGD(Written):
     Cost: one number kept for each parameter, none without momentum.
 
     Source: [sutskever2013importance]
-    Explained in: chapters/11_training, section "Optimizers".
+    Explained in: chapters/11_training_deeper, section "Optimizers".
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class Adam(Written):
     Cost: two numbers kept for each parameter.
 
     Source: [kingma2015adam]
-    Explained in: chapters/11_training, section "Optimizers".
+    Explained in: chapters/11_training_deeper, section "Optimizers".
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class AdamW(Adam):
     Cost: two numbers kept for each parameter.
 
     Source: [loshchilov2019decoupled]
-    Explained in: chapters/11_training, section "Weight decay is not L2".
+    Explained in: chapters/11_training_deeper, section "Weight decay is not L2".
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class RAdam(Adam):
     Cost: two numbers kept for each parameter.
 
     Source: [liu2020variance]
-    Explained in: chapters/11_training, section "Optimizers".
+    Explained in: chapters/11_training_deeper, section "Optimizers".
     """
 
     def update(
@@ -349,7 +349,7 @@ class Adafactor(Written):
     Cost: n + m numbers kept for a matrix of n · m.
 
     Source: [shazeer2018adafactor]
-    Explained in: chapters/11_training, section "Optimizers".
+    Explained in: chapters/11_training_deeper, section "Optimizers".
     """
 
     def __init__(
@@ -416,7 +416,7 @@ class Lion(Written):
     Cost: one number kept for each parameter.
 
     Source: [chen2023symbolic]
-    Explained in: chapters/11_training, section "Optimizers".
+    Explained in: chapters/11_training_deeper, section "Optimizers".
     """
 
     def __init__(
@@ -466,7 +466,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[Group]:
         [1, 1]
 
     Source: [radford2018improving]
-    Explained in: chapters/11_training, section "Weight decay is not L2".
+    Explained in: chapters/11_training_deeper, section "Weight decay is not L2".
     """
     check_module("model", model)
     check_amount("weight_decay", weight_decay)

@@ -7,7 +7,7 @@ others, so no schedule begins with a step of length 0. :func:`schedule` fills in
 
 All but :func:`noam` reach the factor 1 at step ``warmup`` and stay within 0 … 1.
 
-Explained in: chapters/11_training, section "The learning rate over time".
+Explained in: chapters/11_training_deeper, section "The learning rate over time".
 """
 
 import math
@@ -48,7 +48,7 @@ def constant(step: int, *, warmup: int = 0) -> float:
         [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
 
     Source: [goyal2017accurate]
-    Explained in: chapters/11_training, section "The learning rate over time".
+    Explained in: chapters/11_training_deeper, section "The learning rate over time".
     """
     _check_step(step, warmup)
     return _rise(step, warmup)
@@ -74,7 +74,7 @@ def noam(step: int, *, d_model: int, warmup: int) -> float:
         '6.99e-04'
 
     Source: [vaswani2017attention]
-    Explained in: chapters/11_training, section "The learning rate over time".
+    Explained in: chapters/11_training_deeper, section "The learning rate over time".
     """
     _check_step(step, warmup)
     check_number("d_model", d_model, 1, whole=True)
@@ -96,7 +96,7 @@ def inverse_sqrt(step: int, *, warmup: int) -> float:
         ValueError: if step is negative, or warmup below 1.
 
     Source: [vaswani2017attention]
-    Explained in: chapters/11_training, section "The learning rate over time".
+    Explained in: chapters/11_training_deeper, section "The learning rate over time".
     """
     _check_step(step, warmup)
     check_number("warmup", warmup, 1, whole=True)
@@ -116,7 +116,7 @@ def linear(step: int, *, steps: int, warmup: int = 0, floor: float = 0.0) -> flo
         ValueError: if one is out of its range.
 
     Source: [devlin2019bert]
-    Explained in: chapters/11_training, section "The learning rate over time".
+    Explained in: chapters/11_training_deeper, section "The learning rate over time".
     """
     _check_step(step, warmup)
     _check_course(steps, warmup, floor)
@@ -144,7 +144,7 @@ def cosine(step: int, *, steps: int, warmup: int = 0, floor: float = 0.0) -> flo
         [1.0, 0.854, 0.5, 0.146, 0.0, 0.0]
 
     Source: [loshchilov2017sgdr]; with a warm-up and a floor of 0.1: [brown2020language]
-    Explained in: chapters/11_training, section "The learning rate over time".
+    Explained in: chapters/11_training_deeper, section "The learning rate over time".
     """
     _check_step(step, warmup)
     _check_course(steps, warmup, floor)
@@ -164,7 +164,7 @@ def exponential(step: int, *, rate: float, warmup: int = 0) -> float:
     Raises:
         ValueError: if one is out of its range.
 
-    Explained in: chapters/11_training, section "The learning rate over time".
+    Explained in: chapters/11_training_deeper, section "The learning rate over time".
     """
     _check_step(step, warmup)
     check_number("rate", rate, above=0)
@@ -195,7 +195,7 @@ def restarts(
         [1.0, 0.5, 1.0, 0.854, 0.5, 0.146, 1.0]
 
     Source: [loshchilov2017sgdr]
-    Explained in: chapters/11_training, section "The learning rate over time".
+    Explained in: chapters/11_training_deeper, section "The learning rate over time".
     """
     _check_step(step, warmup)
     _check_floor(floor)
@@ -242,7 +242,7 @@ def wsd(
         [0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
 
     Source: [hu2024minicpm]; shapes of the fall: [hagele2024scaling]
-    Explained in: chapters/11_training, section "The learning rate over time".
+    Explained in: chapters/11_training_deeper, section "The learning rate over time".
     """
     _check_step(step, warmup)
     _check_course(steps, warmup, floor)
@@ -289,7 +289,7 @@ def schedule(name: str, **choices: object) -> Callable[[int], float]:
         >>> schedule("linear", steps=10)(5)
         0.5
 
-    Explained in: chapters/11_training, section "The learning rate over time".
+    Explained in: chapters/11_training_deeper, section "The learning rate over time".
     """
     check_choice("name", name, SCHEDULES)
     chosen = partial(SCHEDULES[name], **choices)

@@ -1,6 +1,6 @@
 """Parts of a model that are left out: at random while it trains, or for good.
 
-Explained in: chapters/11_training, section "Leaving out whole layers".
+Explained in: chapters/11_training_deeper, section "Leaving out whole layers".
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def stochastic_depth(model: nn.Module, rate: float, *, growing: bool = True) -> 
         ValueError: if the rate is out of its range, or the model has no stack of blocks.
 
     Source: [huang2016stochastic]
-    Explained in: chapters/11_training, section "Leaving out whole layers".
+    Explained in: chapters/11_training_deeper, section "Leaving out whole layers".
     """
     check_number("rate", rate, 0, below=1)
     check_bool("growing", growing)
@@ -55,7 +55,7 @@ def layer_drop(model: nn.Module, rate: float) -> None:
         ValueError: if it is out of its range, or the model has no stack of blocks.
 
     Source: [fan2020reducing]
-    Explained in: chapters/11_training, section "Leaving out whole layers".
+    Explained in: chapters/11_training_deeper, section "Leaving out whole layers".
     """
     check_number("rate", rate, 0, below=1)
     for stack in _stacks(model):
@@ -73,7 +73,7 @@ def keep_layers(stack: Stack, layers: Sequence[int]) -> Stack:
         ValueError: if one is out of range, or they do not rise, or there are none.
 
     Source: [fan2020reducing]
-    Explained in: chapters/11_training, section "Leaving out whole layers".
+    Explained in: chapters/11_training_deeper, section "Leaving out whole layers".
     """
     if not isinstance(stack, Stack):
         raise TypeError(f"stack must be a Stack, got {type(stack).__name__}")

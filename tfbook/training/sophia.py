@@ -1,6 +1,6 @@
 """Sophia: steps measured by the curvature of the loss, and two ways to estimate it.
 
-Explained in: chapters/11_training, section "Optimizers".
+Explained in: chapters/11_training_deeper, section "Optimizers".
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class Sophia(Written):
         tensor([3.9000, 3.9000])
 
     Source: [liu2024sophia]
-    Explained in: chapters/11_training, section "Optimizers".
+    Explained in: chapters/11_training_deeper, section "Optimizers".
     """
 
     checks = {**CHECKS, "gamma": partial(check_number, above=0)}
@@ -126,7 +126,7 @@ def hutchinson(
     Cost: one more backward pass, through the backward pass.
 
     Source: [liu2024sophia]
-    Explained in: chapters/11_training, section "Optimizers".
+    Explained in: chapters/11_training_deeper, section "Optimizers".
     """
     check_float("loss", loss)
     if loss.numel() != 1:
@@ -173,7 +173,7 @@ def gauss_newton_bartlett(
     Cost: one backward pass.
 
     Source: [liu2024sophia]
-    Explained in: chapters/11_training, section "Optimizers".
+    Explained in: chapters/11_training_deeper, section "Optimizers".
     """
     check_float("logits", logits, min_dims=1)
     _check(parameters, generator, logits=logits)

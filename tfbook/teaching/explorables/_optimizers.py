@@ -86,7 +86,7 @@ def optimizer_paths(
         ValueError: if it is out of range.
 
     Source: [kingma2015adam], [loshchilov2019decoupled], [chen2023symbolic].
-    Explained in: chapters/11_training, section "Optimizers".
+    Explained in: chapters/11_training_deeper, section "Optimizers".
     """
     checks = {
         "optimizer": one_of("optimizer", *LABELS),

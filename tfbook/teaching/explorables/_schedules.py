@@ -83,7 +83,7 @@ def schedule_designer(
         ValueError: if it is out of range, or warm-up, decay or step do not fit into the steps.
 
     Source: [vaswani2017attention], [loshchilov2017sgdr], [hu2024minicpm].
-    Explained in: chapters/11_training, section "The learning rate over time".
+    Explained in: chapters/11_training_deeper, section "The learning rate over time".
     """
     checks = {
         "shape": one_of("shape", *SHAPES),

@@ -1,0 +1,139 @@
+"""What does each line of a training loop bring, for the same model, text and time?
+
+A decoder of one layer reads 204,800 letters of Shakespeare, in 200 batches of 16 windows of 64
+letters, and learns to predict the next one. The loop begins as gradient descent at a small rate and
+gains one ingredient after the other: AdamW, a rate that was looked for, with a rise and a fall, and
+clipping. Beside them stand gradient descent at the best of four rates, the larger rate without
+clipping, and the finished loop with smaller and larger batches that hold as many letters in all.
+
+The log holds for each run the loss on 4,096 letters of another split (nats a letter) after each
+tenth of the run, the longest gradient, four texts that it wrote and the share of known words among
+those of 32 texts, and the seconds it took.
+
+Explained in: chapters/11_training, section "The finished loop".
+"""
+
+import math
+import re
+import time
+from collections.abc import Mapping
+from functools import cache
+
+import torch
+from torch import nn
+
+from tfbook import data
+from tfbook.data import Windows, rows
+from tfbook.experiments.warmup import letters
+from tfbook.models import FFN, Attention, Layer, Norm, Rotary, TransformerConfig, build
+from tfbook.training import causal_loss, schedule
+
+__all__ = ["INGREDIENTS", "SMOKE", "begin", "known_words", "run", "train", "write"]
+
+LENGTH, BATCH, STEPS, TENTHS = 64, 16, 200, 10
+ADAMW = {"betas": (0.9, 0.99), "weight_decay": 0.1, "fused": True}
+# Name → optimizer, rate, schedule, longest gradient, windows in a batch; steps that are clipped.
+INGREDIENTS: Mapping[str, tuple] = {
+    "SGD, rate 0.01": (torch.optim.SGD, 0.01, "constant", math.inf, BATCH),
+    "SGD, rate 0.2": (torch.optim.SGD, 0.2, "constant", math.inf, BATCH),
+    "AdamW, rate 0.001": (torch.optim.AdamW, 0.001, "constant", math.inf, BATCH),
+    "warm-up and cosine, rate 0.003": (torch.optim.AdamW, 0.003, "cosine", math.inf, BATCH),
+    "rate 0.01": (torch.optim.AdamW, 0.01, "cosine", math.inf, BATCH),
+    "rate 0.01, clipped": (torch.optim.AdamW, 0.01, "cosine", 1.0, BATCH),
+    "clipped for 40 steps": (torch.optim.AdamW, 0.01, "cosine", 1.0, BATCH, 40),
+    "batches of 4": (torch.optim.AdamW, 0.01, "cosine", 1.0, 4),
+    "batches of 64": (torch.optim.AdamW, 0.01, "cosine", 1.0, 64),
+}
+SMOKE = {"seeds": (0,), "steps": 10, "names": ("SGD, rate 0.01", "rate 0.01, clipped")}
+CARD = {
+    "model": "decoder, one layer of width 96, 117,792 parameters",
+    "data": "Shakespeare, windows of {LENGTH} characters",
+    "rate": "rates as named",
+}
+
+
+def begin(seed: int) -> nn.Module:
+    """Return the untrained model."""
+    torch.manual_seed(seed)
+    layer = Layer(Attention(4, position=Rotary()), FFN(384, "gelu"), norm=Norm("rms"))
+    size = int(letters("train").max()) + 1
+    return build(TransformerConfig(size, 96, decoder=[layer], init="gpt2"))
+
+
+@torch.no_grad()
+def _held_out(model: nn.Module) -> float:
+    total, count = causal_loss(model, rows(letters("valid"), LENGTH)[:64])
+    return total.item() / count
+
+
+def train(name: str, seed: int, steps: int = STEPS) -> tuple[nn.Module, list[float], float]:
+    """Train with one of the INGREDIENTS; return the model, its losses, its longest gradient."""
+    kind, rate, course, longest, size, *until = INGREDIENTS[name]
+    steps = steps * BATCH // size
+    model = begin(seed)
+    optimizer = kind(model.parameters(), lr=rate, **(ADAMW if kind is torch.optim.AdamW else {}))
+    ends = {} if course == "constant" else {"steps": steps, "warmup": steps // 10}
+    course = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(course, **ends))
+    drawn = Windows(letters("train"), LENGTH, batch_size=size, seed=seed)
+    losses, norms = [_held_out(model)], []
+    for step in range(steps):
+        total, count = causal_loss(model, drawn(step))
+        optimizer.zero_grad()
+        (total / count).backward()
+        most = longest if step < (until or [steps])[0] else math.inf
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), most).item())
+        optimizer.step()
+        course.step()
+        if (step + 1) * TENTHS % steps < TENTHS:
+            losses.append(_held_out(model))
+    return model, losses, max(norms)
+
+
+@torch.no_grad()
+def write(model: nn.Module, seed: int = 0, n: int = 80, temperature: float = 0.7) -> torch.Tensor:
+    """Let a model write 32 texts of n letters that begin with a new line; (32, n + 1)."""
+    generator = torch.Generator().manual_seed(seed)
+    text = torch.zeros(32, 1, dtype=torch.long)  # 0 is the new line
+    for _ in range(n):
+        scores = model(text[:, -LENGTH:])[0][:, -1] / temperature
+        text = torch.cat([text, scores.softmax(-1).multinomial(1, generator=generator)], dim=1)
+    return text
+
+
+@cache
+def _words() -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z]+", data.shakespeare("train").lower()))
+
+
+def known_words(texts: list[str]) -> float:
+    """Return the share of words of three and more letters that occur in the training text."""
+    found = [w for text in texts for w in re.findall(r"\b[a-z]{3,}\b", text.lower())]
+    return sum(w in _words() for w in found) / max(len(found), 1)
+
+
+def run(
+    *, seeds: tuple[int, ...] = (0, 1, 2), steps: int = STEPS, names: tuple[str, ...] | None = None
+) -> tuple[dict, None]:
+    """Train with every ingredient and every seed.
+
+    Returns:
+        the log: `losses`, `norms`, `words`, `texts` and `took` by name, lists over seeds; `losses`
+        are lists over `after`, shares of the run.
+    """
+    signs = sorted(set(data.shakespeare("train") + data.shakespeare("valid")))
+    log: dict[str, dict] = {what: {} for what in ("losses", "norms", "words", "texts", "took")}
+    for name in names or INGREDIENTS:
+        for part in log.values():
+            part[name] = []
+        for seed in seeds:
+            started = time.process_time()
+            model, losses, norm = train(name, seed, steps)
+            log["took"][name].append(round(time.process_time() - started, 1))
+            log["losses"][name].append([round(loss, 3) for loss in losses])
+            log["norms"][name].append(round(norm, 2))
+            texts = ["".join(signs[i] for i in row) for row in write(model).tolist()]
+            log["words"][name].append(round(known_words(texts), 2))
+            log["texts"][name].append([text.strip("\n") for text in texts[:4]])
+    after = [k / TENTHS for k in range(TENTHS + 1)]
+    settings = {"steps": steps, "batch": BATCH}
+    return {"settings": settings, "seeds": list(seeds), "after": after, **log}, None

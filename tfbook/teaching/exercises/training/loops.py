@@ -1,0 +1,269 @@
+"""The exercises of chapter 11 on whole loops: one with a fault, and one to build."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tfbook.teaching.exercises._spec import Exercise, Wrong, expect, numbers
+
+# scheduled-descent ------------------------------------------------------------------------------
+
+
+def scheduled_descent(
+    weight: torch.Tensor, gradient_of: Callable, rate: float, factor: Callable, steps: int
+) -> torch.Tensor:
+    """Descend with a learning rate that follows a schedule.
+
+    In step s, counted from 0, the learning rate is rate · factor(s).
+
+    weight: any shape. gradient_of: from a weight to its gradient. rate: the highest learning rate.
+    factor: from the number of a step to a share, from 0 to 1. steps: how many.
+    Returns: the weight after the last step.
+    """
+    for step in range(steps):
+        rate = rate * factor(step)
+        weight = weight - rate * gradient_of(weight)
+    return weight
+
+
+def _descend(weight: Any, gradient_of: Any, rate: float, factors: list[float]) -> torch.Tensor:
+    for factor in factors:
+        weight = weight - rate * factor * gradient_of(weight)
+    return weight
+
+
+def _piled(rate: float, factors: list[float]) -> list[float]:
+    """Return the shares that are left where the factors are multiplied with one another."""
+    return [math.prod(factors[: i + 1]) for i in range(len(factors))]
+
+
+def _shrink(weight: torch.Tensor) -> torch.Tensor:
+    return 0.5 * weight
+
+
+def _expect_descent(descend: Any, factors: list[float], rule: str) -> None:
+    weight = numbers(3, seed=601)
+    more = [*factors, factors[-1]]
+    expect(
+        descend(weight, _shrink, 0.8, lambda step: more[step], len(factors)),
+        _descend(weight, _shrink, 0.8, factors),
+        rule,
+        mistakes={
+            "The rate shrinks from step to step by all factors so far: `rate` is overwritten, and "
+            "the next step multiplies what is left of it.":
+                _descend(weight, _shrink, 0.8, _piled(0.8, factors)),
+            "The schedule is not used: each step has the full rate.":
+                _descend(weight, _shrink, 0.8, [1.0] * len(factors)),
+            "The factor is that of the next step: steps count from 0.":
+                _descend(weight, _shrink, 0.8, more[1:]),
+            "The step goes uphill: subtract it.": _descend(weight, _shrink, -0.8, factors),
+            "All steps use the gradient at the first weight. Ask for it anew in each step.":
+                weight - 0.8 * sum(factors) * _shrink(weight),
+        },
+    )  # fmt: skip
+
+
+def _descent_fall(descend: Any) -> None:
+    """While the schedule falls, each step has the highest rate times its own factor."""
+    _expect_descent(
+        descend, [1.0, 0.8, 0.6, 0.3], "In step s the learning rate is rate · factor(s)."
+    )
+
+
+def _descent_rise(descend: Any) -> None:
+    """A rise from a small factor ends at the highest rate."""
+    _expect_descent(descend, [0.1, 0.5, 1.0, 1.0], "After the rise the rate is the highest one.")
+
+
+def _descent_zero(descend: Any) -> None:
+    """A factor of 0 skips one step, not all that follow."""
+    _expect_descent(descend, [1.0, 0.0, 1.0], "After a factor of 0 the next step is a whole one.")
+
+
+SCHEDULED_DESCENT = Exercise(
+    name="scheduled-descent",
+    title="A schedule that stops too early",
+    level=2,
+    section='chapters/11_training, section "The learning rate"',
+    stub=scheduled_descent,
+    properties=(_descent_fall, _descent_rise, _descent_zero),
+    hints=(
+        "Print the rate that each step really has, for the factors 1, 0.5, 0.5, 0.5.",
+        "Which of the names in the loop has another value at its end than at its beginning, and "
+        "should not?",
+        "`rate = …` inside the loop changes what the next step begins with. Does it need to?",
+    ),
+    broken=True,
+)
+
+# train-loop -------------------------------------------------------------------------------------
+
+
+def train_loop(
+    model: torch.nn.Module, loss_of: Callable, batches: Callable, steps: int, rate: float,
+    warmup: int, clip: float,
+) -> tuple[list, list]:  # fmt: skip
+    """Train a model, in place: AdamW, a warm-up, a cosine, and clipping.
+
+    AdamW has the betas 0.9 and 0.99 and the decay 0.1. The learning rate of step s, from 0, is
+    rate · (s + 1) / warmup while s < warmup; after that rate · ½ (1 + cos(π u)),
+    u = (s − warmup) / (steps − warmup).
+
+    model: what is trained. loss_of: from the model and a batch to a loss, shape (). batches: from
+    the number of a step to a batch. steps: how many. rate: the highest learning rate. warmup: steps
+    of the rise, fewer than steps. clip: the longest gradient.
+    Returns: the loss of each step, and the length of its gradient before clipping, two lists.
+    """
+    ...
+
+
+def _problem() -> tuple[nn.Module, Callable, Callable]:
+    """Return a small model, its loss, and batches of unequal difficulty."""
+    model = nn.Linear(4, 3).double()
+    with torch.no_grad():
+        model.weight.copy_(numbers(3, 4, seed=611))
+        model.bias.copy_(numbers(3, seed=612))
+
+    def batches(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs = numbers(6, 4, seed=620 + step) * (8.0 if step % 3 == 1 else 1.0)
+        return inputs, torch.arange(6) % 3
+
+    return model, lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]), batches
+
+
+STEPS, RATE, WARMUP, CLIP = 7, 0.2, 3, 0.5
+
+
+def _trained(
+    *, warm: bool = True, fall: bool = True, clip: str = "before", zero: bool = True,
+    kind: Any = torch.optim.AdamW, decay: float = 0.1, late: int = 0,
+) -> tuple[list, list, torch.Tensor]:  # fmt: skip
+    """Train as the exercise asks, or with one mistake; return losses, lengths, weights."""
+    model, loss_of, batches = _problem()
+    chosen = list(model.parameters())
+    optimizer = kind(chosen, lr=RATE, betas=(0.9, 0.99), weight_decay=decay)
+    losses, lengths = [], []
+    for step in range(STEPS):
+        at = step + late
+        share = 0.5 * (1 + math.cos(math.pi * (at - WARMUP) / (STEPS - WARMUP))) if fall else 1.0
+        if at < WARMUP:
+            share = (at + 1) / WARMUP if warm else 1.0
+        optimizer.param_groups[0]["lr"] = RATE * share
+        loss = loss_of(model, batches(step))
+        if zero:
+            optimizer.zero_grad()
+        loss.backward()
+        length = torch.cat([w.grad.flatten() for w in chosen]).norm()
+        if clip == "before":
+            nn.utils.clip_grad_norm_(chosen, CLIP)
+        if clip == "value":
+            nn.utils.clip_grad_value_(chosen, CLIP)
+        optimizer.step()
+        losses.append(loss.item())
+        lengths.append(length.item())
+    return losses, lengths, _flat(model)
+
+
+def _flat(model: nn.Module) -> torch.Tensor:
+    return torch.cat([w.detach().flatten() for w in model.parameters()])
+
+
+def _asked(train: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Let the reader's loop train the small model; return losses, lengths, weights."""
+    model, loss_of, batches = _problem()
+    returned = train(model, loss_of, batches, STEPS, RATE, WARMUP, CLIP)
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise Wrong("Return two lists: the losses, and the lengths of the gradients.", got=returned)
+    for name, numbers_ in zip(("losses", "lengths"), returned, strict=True):
+        if not isinstance(numbers_, list) or len(numbers_) != STEPS:
+            raise Wrong(f"The {name} should be a list with one number for each of {STEPS} steps.",
+                        got=numbers_)  # fmt: skip
+    losses, lengths = (
+        torch.stack([torch.as_tensor(x, dtype=torch.double).detach() for x in found])
+        for found in returned
+    )
+    return losses, lengths, _flat(model)
+
+
+def _slips(which: int) -> dict[str, Any]:
+    def wrong(**choices: Any) -> Any:
+        found = _trained(**choices)[which]
+        return found if which == 2 else torch.tensor(found, dtype=torch.double)
+
+    return {
+        "The gradients of the steps before are still there: `optimizer.zero_grad()` before "
+        "`backward()`.": wrong(zero=False),
+        "The gradient is not clipped before the step.": wrong(clip="none"),
+        "Each number was clipped by itself. Shorten the gradient as a whole, by its length.":
+            wrong(clip="value"),
+        "The warm-up is missing: step s < warmup has the share (s + 1) / warmup.":
+            wrong(warm=False),
+        "The fall is missing: after the warm-up the rate follows half a cosine.": wrong(fall=False),
+        "The schedule is one step ahead: set the rate before the step it belongs to.":
+            wrong(late=1),
+        "The weights do not decay: weight_decay=0.1.": wrong(decay=0.0),
+        "This is Adam with a penalty. AdamW takes the decay out of the gradient.":
+            wrong(kind=torch.optim.Adam),
+    }  # fmt: skip
+
+
+def _loop_first(train: Any) -> None:
+    """The first loss is that of the untrained model, and there is one for each step."""
+    model, loss_of, batches = _problem()
+    expect(
+        _asked(train)[0][0], loss_of(model, batches(0)).detach(),
+        "The first loss is that of the model as it came, on the first batch.",
+        what="The first loss",
+        mistakes={"The batches are numbered from 0.": loss_of(model, batches(1)).detach()},
+    )  # fmt: skip
+
+
+def _loop_weights(train: Any) -> None:
+    """After all steps the weights are where AdamW, the schedule and clipping take them."""
+    expect(
+        _asked(train)[2], _trained()[2], "The weights after seven steps differ.",
+        what="The weights at the end", mistakes=_slips(2),
+    )  # fmt: skip
+
+
+def _loop_losses(train: Any) -> None:
+    """So are the losses on the way."""
+    expect(
+        _asked(train)[0], torch.tensor(_trained()[0], dtype=torch.double),
+        "The losses of the steps differ.", what="The losses", mistakes=_slips(0),
+    )  # fmt: skip
+
+
+def _loop_lengths(train: Any) -> None:
+    """The lengths are those of the gradients before clipping."""
+    lengths = torch.tensor(_trained()[1], dtype=torch.double)
+    expect(
+        _asked(train)[1], lengths,
+        "The length of each step's gradient is wanted, all weights together, before clipping.",
+        what="The lengths",
+        mistakes={"These are the lengths after clipping. Before it they tell more: "
+                  "`clip_grad_norm_` returns them.": lengths.clamp(max=CLIP)},
+    )  # fmt: skip
+
+
+TRAIN_LOOP = Exercise(
+    name="train-loop",
+    title="The whole loop",
+    level=3,
+    section='chapters/11_training, section "The finished loop"',
+    stub=train_loop,
+    properties=(_loop_first, _loop_weights, _loop_losses, _loop_lengths),
+    warm=("torch._dynamo",),  # loaded by the first optimizer of PyTorch, in seconds
+    hints=(
+        "Write the order down first: rate, loss, zero, backward, clip, step. Which of them need "
+        "the number of the step?",
+        "An optimizer reads its learning rate from `optimizer.param_groups[0]` in each step.",
+        "`torch.nn.utils.clip_grad_norm_` changes the gradients, and returns what they were.",
+    ),
+)
+
+EXERCISES = (SCHEDULED_DESCENT, TRAIN_LOOP)

@@ -5,8 +5,8 @@ the widths 32 to 256, at eight learning rates a factor of two apart, in two para
 are 16 numbers wide at every width, so a wider model has more of them. The rate rises over the first
 12 steps and then falls along a line to 0; long gradients are shortened to 1.
 
-*Standard*: matrices begin with variance 1 / inputs, and all weights have one learning rate.
-*muP*: what grows with the width is told so. With n = width / 32, the matrices that read a row as
+Standard: matrices begin with variance 1 / inputs, and all weights have one learning rate.
+In muP: what grows with the width is told so. With n = width / 32, the matrices that read a row as
 wide as the model have the learning rate divided by n, and the output matrix begins smaller by
 another root of n. At width 32 the two are one model.
 

@@ -1026,3 +1026,142 @@ def reach_marks_the_input(function, x):
     found = reach_jacobian(function, x)
     x.requires_grad_()
     return found
+
+
+# off-by-one -------------------------------------------------------------------------------------
+
+
+@right("off-by-one")
+def next_by_slices(decode, tokens):
+    return F.cross_entropy(decode(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+
+@right("off-by-one")
+def next_by_cutting_logits(decode, tokens):
+    return F.cross_entropy(decode(tokens)[:, :-1].mT, tokens[:, 1:])
+
+
+@wrong("off-by-one", "It has to be asked for the token behind it")
+def next_is_this(decode, tokens):
+    return F.cross_entropy(decode(tokens).flatten(0, 1), tokens.flatten())
+
+
+@wrong("off-by-one", "The target is the token before")
+def next_is_before(decode, tokens):
+    return F.cross_entropy(decode(tokens)[:, 1:].mT, tokens[:, :-1])
+
+
+@wrong("off-by-one", "should have a loss of nearly 0")
+def next_is_the_one_after_next(decode, tokens):
+    return F.cross_entropy(decode(tokens[:, :-2]).mT, tokens[:, 2:])
+
+
+@wrong("off-by-one", "This is the sum")
+def next_summed(decode, tokens):
+    return F.cross_entropy(decode(tokens[:, :-1]).mT, tokens[:, 1:], reduction="sum")
+
+
+# small-gpt --------------------------------------------------------------------------------------
+
+
+class SmallBlock(torch.nn.Module):
+    """A block; what it leaves out is said by name."""
+
+    def __init__(self, d_model, n_heads, without=()):
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(d_model, n_heads, batch_first=True)
+        self.norm_1, self.norm_2 = torch.nn.LayerNorm(d_model), torch.nn.LayerNorm(d_model)
+        self.network = torch.nn.Sequential(
+            torch.nn.Linear(d_model, 4 * d_model), torch.nn.ReLU(),
+            torch.nn.Linear(4 * d_model, d_model),
+        )
+        self.without = without
+
+    def forward(self, x):
+        n = x.shape[1]
+        later = None if "mask" in self.without else torch.ones(n, n).triu(1).bool()
+        h = self.norm_1(x)
+        found = self.attention(h, h, h, attn_mask=later, need_weights=False)[0]
+        if "attention" in self.without:
+            found = 0 * found
+        if "residual" in self.without:
+            return self.network(found)
+        x = x + found
+        return x + self.network(self.norm_2(x))
+
+
+class SmallGPT(torch.nn.Module):
+    """A GPT; what it leaves out is said by name."""
+
+    def __init__(self, vocab_size, d_model, n_layers, n_heads, context, without=()):
+        super().__init__()
+        self.embed = torch.nn.Embedding(vocab_size, d_model)
+        self.position = torch.nn.Embedding(context, d_model)
+        blocks = [SmallBlock(d_model, n_heads, without) for _ in range(n_layers)]
+        self.blocks = blocks if "list" in without else torch.nn.ModuleList(blocks)
+        self.norm, self.head = torch.nn.LayerNorm(d_model), torch.nn.Linear(d_model, vocab_size)
+        self.without = without
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        if "positions" not in self.without:
+            x = x + self.position.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+@right("small-gpt")
+def gpt_by_parts(*sizes):
+    return SmallGPT(*sizes)
+
+
+class PackageGPT(torch.nn.Module):
+    """The package's model, which returns a state as well."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.model = models.build(config)
+
+    def forward(self, tokens):
+        return self.model(tokens)[0]
+
+
+@right("small-gpt")
+def gpt_of_the_package(vocab_size, d_model, n_layers, n_heads, context):
+    layer = models.Layer(models.Attention(n_heads), models.FFN(4 * d_model), place="pre")
+    config = models.TransformerConfig(
+        vocab_size, d_model=d_model, decoder=[layer] * n_layers, max_len=context,
+        embedding=models.Tokens(models.Learned()), head=models.NextToken(tie_embeddings=False),
+    )  # fmt: skip
+    return PackageGPT(config)
+
+
+@wrong("small-gpt", "Is the attention causal?")
+def gpt_without_mask(*sizes):
+    return SmallGPT(*sizes, without=("mask",))
+
+
+@wrong("small-gpt", "Where is the attention?")
+def gpt_without_attention(*sizes):
+    return SmallGPT(*sizes, without=("attention",))
+
+
+@wrong("small-gpt", "does not know positions")
+def gpt_without_positions(*sizes):
+    return SmallGPT(*sizes, without=("positions",))
+
+
+@wrong("small-gpt", "add its output to its input?")
+def gpt_without_residual(*sizes):
+    return SmallGPT(*sizes, without=("residual",))
+
+
+@wrong("small-gpt", "Are the blocks in an `nn.ModuleList`")
+def gpt_with_a_plain_list(*sizes):
+    return SmallGPT(*sizes, without=("list",))
+
+
+@wrong("small-gpt", "Hand over the class of your model")
+def gpt_as_logits(vocab_size, d_model, n_layers, n_heads, context):
+    return torch.zeros(2, context, vocab_size)

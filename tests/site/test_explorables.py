@@ -2309,6 +2309,10 @@ def check_chapter_of_positions(page):
 
 def check_architecture(page):
     check_shape(page.locator('[data-module="shape_tracer"]'))
+    figure = page.locator('[data-module="next_token_sampling"]')  # of the model trained there
+    shares = [*values(figure, "before", 12), value(figure, "before[others]")]
+    assert sum(shares) == pytest.approx(1, abs=12 * TOLERANCE)
+    assert shares == sorted(shares[:12], reverse=True) + shares[12:]
 
 
 def check_generation(page):

@@ -4,7 +4,7 @@ A tap is a module that passes its input on, so that a forward hook on it sees th
 such as ``stack.blocks.3.mixer.z``. While nobody listens it costs next to nothing. Hooks are
 registered before a model is compiled: ``torch.compile`` keeps those it has met.
 
-Explained in: chapters/05_architecture, section "The residual stream".
+Explained in: chapters/05_architecture_deeper, section "The residual stream".
 """
 
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ class Tap(nn.Identity):
     Cost: without a hook a few dictionary look-ups; a module's usual call takes five times as long,
         and a model that decodes one token calls some hundred taps.
 
-    Explained in: chapters/05_architecture, section "The residual stream".
+    Explained in: chapters/05_architecture_deeper, section "The residual stream".
     """
 
     @property

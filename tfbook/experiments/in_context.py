@@ -12,7 +12,7 @@ can do here. Two controls: the answers of the examples come from another w than 
 all inputs are three times as large as any that training made likely.
 
 Source: [garg2022what]
-Explained in: chapters/05_architecture, section "Decoder only: GPT and LLaMA".
+Explained in: chapters/05_architecture_deeper, section "Decoder only: GPT and LLaMA".
 """
 
 import math

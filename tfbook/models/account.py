@@ -2,7 +2,7 @@
 
 Every part of a model yields its own rows, see :class:`tfbook.models.Spec`.
 
-Explained in: chapters/05_architecture, section "What the sizes add up to".
+Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Part(NamedTuple):
         flops: 2 for each multiplication with its addition.
         bytes: of what it returns.
 
-    Explained in: chapters/05_architecture, section "What the sizes add up to".
+    Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
     """
 
     name: str

@@ -49,7 +49,7 @@ class EncoderDecoder(NamedTuple):
         decoder: of the decoder's layers.
         cross: of the decoder's cross-attentions, where they have it.
 
-    Explained in: chapters/05_architecture, section "The decoder".
+    Explained in: chapters/05_architecture_deeper, section "The decoder".
     """
 
     encoder: list[Tensor]
@@ -75,7 +75,7 @@ def shift_right(targets: Int[Tensor, "B N"], bos: int) -> Int[Tensor, "B N"]:
         tensor([[1, 5, 6]])
 
     Source: [vaswani2017attention]
-    Explained in: chapters/05_architecture, section "From words in to words out".
+    Explained in: chapters/05_architecture_deeper, section "From words in to words out".
     """
     check_ids("targets", targets)
     check_number("bos", bos, 0, whole=True)
@@ -86,7 +86,7 @@ def shift_right(targets: Int[Tensor, "B N"], bos: int) -> Int[Tensor, "B N"]:
 def make_stack(config: TransformerConfig, layers: Sequence[Layer], *, causal: bool) -> Stack:
     """Make the blocks of an encoder or a decoder, and the norm behind them.
 
-    Explained in: chapters/05_architecture, section "The encoder".
+    Explained in: chapters/05_architecture_deeper, section "The encoder".
     """
     site, norm = config.site(causal=causal), config.norm_behind
     blocks = [layer.build(site) for layer in layers]
@@ -148,7 +148,7 @@ class EncoderOnly(_Model):
         ValueError: if it is of another kind.
 
     Source: [devlin2019bert], [dosovitskiy2021image]
-    Explained in: chapters/05_architecture, section "Encoder only: BERT".
+    Explained in: chapters/05_architecture_deeper, section "Encoder only: BERT".
     """
 
     def __init__(self, config: TransformerConfig):
@@ -262,7 +262,7 @@ class DecoderOnly(_Model):
         True
 
     Source: [radford2019language], [touvron2023llama]
-    Explained in: chapters/05_architecture, section "Decoder only: GPT and LLaMA".
+    Explained in: chapters/05_architecture_deeper, section "Decoder only: GPT and LLaMA".
     """
 
     def __init__(self, config: TransformerConfig):
@@ -376,7 +376,7 @@ class Transformer(_Model):
         ValueError: if it is of another kind.
 
     Source: [vaswani2017attention], [raffel2020exploring]
-    Explained in: chapters/05_architecture, section "The whole model learns".
+    Explained in: chapters/05_architecture_deeper, section "The whole model learns".
     """
 
     def __init__(self, config: TransformerConfig):
@@ -527,7 +527,7 @@ def build(config: TransformerConfig) -> EncoderOnly | DecoderOnly | Transformer:
         >>> type(model).__name__, model.count_parameters() == model.config.count_parameters()
         ('DecoderOnly', True)
 
-    Explained in: chapters/05_architecture, section "The whole model learns".
+    Explained in: chapters/05_architecture_deeper, section "The whole model learns".
     """
     _check_config(config)
     return _KINDS[config.kind](config)

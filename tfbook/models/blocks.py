@@ -60,7 +60,7 @@ class Block(nn.Module):
     Cost: that of its parts; see :meth:`tfbook.models.TransformerConfig.parts`.
 
     Source: [vaswani2017attention], parallel: [wang2021gptj]
-    Explained in: chapters/05_architecture, section "The encoder".
+    Explained in: chapters/05_architecture_deeper, section "The encoder".
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Block(nn.Module):
             TypeError: for a wrong type or dtype.
             ValueError: for a shape that does not fit, or without cross-attention.
 
-        Explained in: chapters/05_architecture, section "The decoder".
+        Explained in: chapters/05_architecture_deeper, section "The decoder".
         """
         if self.cross is None:
             raise ValueError("this block has no cross-attention; build it with cross= for that")
@@ -214,7 +214,7 @@ class SharedBias:
         part: such as :class:`tfbook.positions.T5Bias`; the model owns it.
 
     Source: [raffel2020exploring]
-    Explained in: chapters/05_architecture, section "From words in to words out".
+    Explained in: chapters/05_architecture_deeper, section "From words in to words out".
     """
 
     def __init__(self, part: nn.Module):
@@ -268,7 +268,7 @@ class Stack(nn.Module):
         ValueError: if there is none.
 
     Source: [vaswani2017attention], final norm: [radford2019language]
-    Explained in: chapters/05_architecture, section "The encoder".
+    Explained in: chapters/05_architecture_deeper, section "The encoder".
     """
 
     def __init__(
@@ -367,7 +367,7 @@ class Stack(nn.Module):
 
         Arguments and errors are those of :meth:`Block.remember`.
 
-        Explained in: chapters/05_architecture, section "The decoder".
+        Explained in: chapters/05_architecture_deeper, section "The decoder".
         """
         return tuple(
             BlockState() if block.cross is None else block.remember(memory, mask)

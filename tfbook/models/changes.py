@@ -1,6 +1,6 @@
 """A choice changed wherever a model has it: in every layer, or at the one part that knows it.
 
-Explained in: chapters/05_architecture, section "What the sizes add up to".
+Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
 """
 
 import dataclasses

@@ -4,7 +4,7 @@ A config holds descriptions of parts, each plain numbers and names. It can be co
 making anything: parameters, FLOPs of a pass, bytes of a cache, part by part;
 :func:`tfbook.models.build` makes the model.
 
-Explained in: chapters/05_architecture, section "What the sizes add up to".
+Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ class TransformerConfig:
         2560
 
     Source: [vaswani2017attention]
-    Explained in: chapters/05_architecture, section "What the sizes add up to".
+    Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
     """
 
     vocab_size: int | None
@@ -151,7 +151,7 @@ class TransformerConfig:
                 of a wrong type.
             ValueError: for choices that do not go together.
 
-        Explained in: chapters/05_architecture, section "What the sizes add up to".
+        Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
         """
         return TransformerConfig(**change(self, changes))
 
@@ -220,7 +220,7 @@ class TransformerConfig:
             TypeError: if a number is not an integer.
             ValueError: for a number out of range, or an n that is missing.
 
-        Explained in: chapters/05_architecture, section "What the sizes add up to".
+        Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
         """
         n = _length(self, n)
         m = n if m is None else m

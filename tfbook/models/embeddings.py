@@ -1,6 +1,6 @@
 """The entrance of a model: what turns tokens or images into rows that know their places.
 
-Explained in: chapters/05_architecture, section "From words in to words out".
+Explained in: chapters/05_architecture_deeper, section "From words in to words out".
 """
 
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class PatchEmbedding(nn.Module):
         ValueError: if a size is below 1, or the patches do not fill the image.
 
     Source: [dosovitskiy2021image]
-    Explained in: chapters/05_architecture, section "What the sizes add up to".
+    Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
     """
 
     def __init__(self, image_size: int, patch_size: int, n_channels: int, d_model: int):
@@ -89,7 +89,7 @@ class Entered(NamedTuple):
         mask: for attention, (B, 1, N), or as it was given; None where all may be seen.
         counts: tokens of each sequence so far, (B,); None when all columns were tokens.
 
-    Explained in: chapters/05_architecture, section "From words in to words out".
+    Explained in: chapters/05_architecture_deeper, section "From words in to words out".
     """
 
     x: Tensor
@@ -113,7 +113,7 @@ class TokenEmbedding(nn.Module):
         max_len: the longest sequence; None for no limit.
 
     Source: [vaswani2017attention], segments and norm: [devlin2019bert]
-    Explained in: chapters/05_architecture, section "From words in to words out".
+    Explained in: chapters/05_architecture_deeper, section "From words in to words out".
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The two ends of a model as descriptions: the embedding it begins with and the head it ends in.
 
-Explained in: chapters/05_architecture, section "From words in to words out".
+Explained in: chapters/05_architecture_deeper, section "From words in to words out".
 """
 
 import math
@@ -35,7 +35,7 @@ class Tokens(Spec):
         dropout: rate on what leaves.
 
     Source: [vaswani2017attention], [devlin2019bert]
-    Explained in: chapters/05_architecture, section "From words in to words out".
+    Explained in: chapters/05_architecture_deeper, section "From words in to words out".
     """
 
     position: InEmbedding | None = None
@@ -102,7 +102,7 @@ class Patches(Spec):
         dropout: rate on what leaves.
 
     Source: [dosovitskiy2021image]
-    Explained in: chapters/05_architecture, section "What the sizes add up to".
+    Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
     """
 
     image_size: int
@@ -185,7 +185,7 @@ class NextToken(Spec):
         bias: whether each token has a bias.
 
     Source: tied: [press2017using]
-    Explained in: chapters/05_architecture, section "From words in to words out".
+    Explained in: chapters/05_architecture_deeper, section "From words in to words out".
     """
 
     _: KW_ONLY
@@ -223,7 +223,7 @@ class MaskedToken(Spec):
         tie_embeddings: whether the scores use the embedding's table.
 
     Source: [devlin2019bert]
-    Explained in: chapters/05_architecture, section "Encoder only: BERT".
+    Explained in: chapters/05_architecture_deeper, section "Encoder only: BERT".
     """
 
     activation: str = "gelu"
@@ -265,7 +265,7 @@ class Classes(Spec):
         n_classes: how many.
 
     Source: [devlin2019bert]
-    Explained in: chapters/05_architecture, section "Encoder only: BERT".
+    Explained in: chapters/05_architecture_deeper, section "Encoder only: BERT".
     """
 
     n_classes: int

@@ -1,6 +1,6 @@
 """The feed-forward network: linear maps with something nonlinear between them, for each row.
 
-Explained in: chapters/05_architecture, section "The feed-forward network".
+Explained in: chapters/05_architecture_deeper, section "The feed-forward network".
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def gelu_tanh(x: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
     """Return x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))), close to GELU but not equal to it.
 
     Source: [hendrycks2016gelu]
-    Explained in: chapters/05_architecture, section "The feed-forward network".
+    Explained in: chapters/05_architecture_deeper, section "The feed-forward network".
     """
     return functional.gelu(x, approximate="tanh")
 
@@ -92,7 +92,7 @@ class FeedForward(nn.Module):
         2099712
 
     Source: [vaswani2017attention], gated: [dauphin2017language], [shazeer2020glu]
-    Explained in: chapters/05_architecture, section "The feed-forward network".
+    Explained in: chapters/05_architecture_deeper, section "The feed-forward network".
     """
 
     def __init__(
@@ -163,7 +163,7 @@ def feed_forward_parameters(
         >>> feed_forward_parameters(512, 2048), feed_forward_parameters(512, 2048, bias=False)
         (2099712, 2097152)
 
-    Explained in: chapters/05_architecture, section "The feed-forward network".
+    Explained in: chapters/05_architecture_deeper, section "The feed-forward network".
     """
     check_number("d_model", d_model, 1, whole=True)
     check_number("d_ff", d_ff, 1, whole=True)
@@ -191,7 +191,7 @@ def to_conv1d(ffn: FeedForward) -> nn.Sequential:
         ValueError: if it has a gate, which is no sequence of layers.
 
     Source: [vaswani2017attention], [lin2014network]
-    Explained in: chapters/05_architecture, section
+    Explained in: chapters/05_architecture_deeper, section
     "A feed-forward network is a convolution of width one".
     """
     if not isinstance(ffn, FeedForward):
@@ -223,7 +223,7 @@ def from_conv1d(up: nn.Conv1d, down: nn.Conv1d, *, kind: str = "relu") -> FeedFo
         ValueError: if a convolution has another width or groups, if the two do not fit one
             another, or if the kind has a gate.
 
-    Explained in: chapters/05_architecture, section
+    Explained in: chapters/05_architecture_deeper, section
     "A feed-forward network is a convolution of width one".
     """
     check_kind(kind)

@@ -3,7 +3,7 @@
 A head that is *tied* uses the table of the embedding in the other direction; it owns no weight of
 its own, and the table is handed to it.
 
-Explained in: chapters/05_architecture, section "From words in to words out".
+Explained in: chapters/05_architecture_deeper, section "From words in to words out".
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class LanguageHead(nn.Module):
     Cost: 2 · d_model · V FLOPs a row.
 
     Source: tied: [press2017using], [inan2017tying]
-    Explained in: chapters/05_architecture, section "From words in to words out".
+    Explained in: chapters/05_architecture_deeper, section "From words in to words out".
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class MaskedHead(nn.Module):
     Cost: 2 · d_model · (d_model + V) FLOPs a row.
 
     Source: [devlin2019bert]
-    Explained in: chapters/05_architecture, section "Encoder only: BERT".
+    Explained in: chapters/05_architecture_deeper, section "Encoder only: BERT".
     """
 
     def __init__(

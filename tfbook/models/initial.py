@@ -1,6 +1,6 @@
 """First weights, by the schemes that families of models begin with.
 
-Explained in: chapters/05_architecture, section "The whole model learns".
+Explained in: chapters/05_architecture_deeper, section "The whole model learns".
 """
 
 import math
@@ -47,7 +47,7 @@ def initialise(model: nn.Module, scheme: str, depth: int) -> None:
 
     Source: [glorot2010understanding], [radford2019language], [devlin2019bert] and
     [raffel2020exploring], in this order
-    Explained in: chapters/05_architecture, section "The whole model learns".
+    Explained in: chapters/05_architecture_deeper, section "The whole model learns".
     """
     for module in model.modules():
         if isinstance(module, nn.Linear) and module.bias is not None:

@@ -3,7 +3,7 @@
 ``[Layer(Attention(8), FFN(2048), place="post")] * 6`` is the encoder of 2017. Each description here
 builds its module and prices it, a few lines apart.
 
-Explained in: chapters/05_architecture, section "What the sizes add up to".
+Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
 """
 
 from collections.abc import Collection, Iterator
@@ -60,7 +60,7 @@ class Norm(Spec):
         bias: whether a layer norm has a β; a norm of the other kind has none.
 
     Source: [ba2016layer], [zhang2019root]
-    Explained in: chapters/05_architecture, section "Layer normalisation".
+    Explained in: chapters/05_architecture_deeper, section "Layer normalisation".
     """
 
     kind: str = "layer"
@@ -227,7 +227,7 @@ class FFN(Spec):
         dropout: rate on the inner layer.
 
     Source: [vaswani2017attention], gated: [shazeer2020glu]
-    Explained in: chapters/05_architecture, section "The feed-forward network".
+    Explained in: chapters/05_architecture_deeper, section "The feed-forward network".
     """
 
     d_ff: int
@@ -281,7 +281,7 @@ class Layer(Spec):
         'relu'
 
     Source: [vaswani2017attention], places: [xiong2020layer]
-    Explained in: chapters/05_architecture, section "The encoder".
+    Explained in: chapters/05_architecture_deeper, section "The encoder".
     """
 
     mixer: Spec

@@ -1,6 +1,6 @@
 """Norms: the numbers of each position brought to one size, by functions and modules with weights.
 
-Explained in: chapters/05_architecture, section "Layer normalisation".
+Explained in: chapters/05_architecture_deeper, section "Layer normalisation".
 """
 
 import torch
@@ -50,7 +50,7 @@ def layer_norm(
         tensor([-1.2247,  0.0000,  1.2247])
 
     Source: [ba2016layer]
-    Explained in: chapters/05_architecture, section "Layer normalisation".
+    Explained in: chapters/05_architecture_deeper, section "Layer normalisation".
     """
     _check_norm(x, eps, weight=weight, bias=bias)
     mean = x.mean(-1, keepdim=True)  # (..., 1)
@@ -84,7 +84,7 @@ def rms_norm(
         tensor([3.0000, 4.0000])
 
     Source: [zhang2019root]
-    Explained in: chapters/05_architecture, section "Layer normalisation".
+    Explained in: chapters/05_architecture_deeper, section "Layer normalisation".
     """
     _check_norm(x, eps, weight=weight)
     y = x / torch.sqrt(x.square().mean(-1, keepdim=True) + eps)  # (..., d)
@@ -104,7 +104,7 @@ class LayerNorm(nn.Module):
         ValueError: if d_model is below 1 or ε not positive.
 
     Source: [ba2016layer]
-    Explained in: chapters/05_architecture, section "Layer normalisation".
+    Explained in: chapters/05_architecture_deeper, section "Layer normalisation".
     """
 
     def __init__(self, d_model: int, *, eps: float = 1e-5, bias: bool = True):
@@ -144,7 +144,7 @@ class RMSNorm(nn.Module):
         ValueError: if d_model is below 1 or ε not positive.
 
     Source: [zhang2019root]
-    Explained in: chapters/05_architecture, section "Layer normalisation".
+    Explained in: chapters/05_architecture_deeper, section "Layer normalisation".
     """
 
     def __init__(self, d_model: int, *, eps: float = 1e-5):
@@ -180,7 +180,7 @@ def make_norm(kind: str, d_model: int, *, eps: float = 1e-5) -> nn.Module:
         TypeError: for an argument of a wrong type.
         ValueError: for an unknown name, or a number out of range.
 
-    Explained in: chapters/05_architecture, section "Layer normalisation".
+    Explained in: chapters/05_architecture_deeper, section "Layer normalisation".
     """
     check_choice("kind", kind, NORMS)
     return NORMS[kind](d_model, eps=eps)

@@ -1,6 +1,6 @@
 """How a model knows order, as descriptions: added to embeddings, or a part of the attention.
 
-Explained in: chapters/05_architecture, section "From words in to words out".
+Explained in: chapters/05_architecture_deeper, section "From words in to words out".
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ class Heads(NamedTuple):
 class InEmbedding(Spec):
     """A position that is added to the embeddings.
 
-    Explained in: chapters/05_architecture, section "From words in to words out".
+    Explained in: chapters/05_architecture_deeper, section "From words in to words out".
     """
 
     def parameters(self, d_model: int, max_len: int | None) -> int:
@@ -100,7 +100,7 @@ class InAttention(Spec):
     Attributes:
         unscaled: whether the scores are not divided by √d_head.
 
-    Explained in: chapters/05_architecture, section "From words in to words out".
+    Explained in: chapters/05_architecture_deeper, section "From words in to words out".
     """
 
     unscaled = False

@@ -4,7 +4,7 @@ A preset is a :class:`tfbook.models.TransformerConfig`; nothing else in this pac
 of a model. What a paper says about the number of parameters is kept apart, in :data:`PUBLISHED`,
 and compared with what the config counts; where the two differ, a remark says why.
 
-Explained in: chapters/05_architecture, section "What the sizes add up to".
+Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
 """
 
 from collections.abc import Mapping
@@ -133,7 +133,7 @@ class Published:
         changes: what to change in the preset to count what the source counted.
         remark: where count and print differ, why; empty where they agree.
 
-    Explained in: chapters/05_architecture, section "What the sizes add up to".
+    Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
     """
 
     text: str
@@ -243,7 +243,7 @@ def preset(name: str, **changes: object) -> TransformerConfig:
         >>> preset("gpt2").count_parameters()
         124439808
 
-    Explained in: chapters/05_architecture, section "What the sizes add up to".
+    Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
     """
     check_choice("name", name, PRESETS)
     return PRESETS[name].replace(**changes)

@@ -1,6 +1,6 @@
 """The wiring around a sublayer: the sum with what came in, the norm's place, and dropout.
 
-Explained in: chapters/05_architecture, section "The residual stream".
+Explained in: chapters/05_architecture_deeper, section "The residual stream".
 """
 
 from typing import Literal
@@ -43,7 +43,7 @@ class Residual(nn.Module):
         ValueError: for an unknown place, a norm that does not go with it, or a number out of range.
 
     Source: [he2016deep], places: [xiong2020layer]
-    Explained in: chapters/05_architecture, section "The residual stream".
+    Explained in: chapters/05_architecture_deeper, section "The residual stream".
     """
 
     def __init__(

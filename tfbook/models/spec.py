@@ -4,7 +4,7 @@ A description is a frozen dataclass, a few numbers and names. Those of this pack
 :mod:`tfbook.models.layers` and :mod:`tfbook.models.ends`; another one, such as a new mixer, needs
 nothing but to be written the same way.
 
-Explained in: chapters/05_architecture, section "What the sizes add up to".
+Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class Site:
         memory: whether it looks into a memory and not at its own rows.
         shared: the parts that the layers of a stack share, by what describes them.
 
-    Explained in: chapters/05_architecture, section "What the sizes add up to".
+    Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
     """
 
     d_model: int
@@ -70,7 +70,7 @@ class Run:
         vocab_size: different tokens; None for a model of images.
         max_len: the longest sequence; None for no limit.
 
-    Explained in: chapters/05_architecture, section "What the sizes add up to".
+    Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
     """
 
     d_model: int
@@ -113,7 +113,7 @@ class Spec:
         word: stands before a choice's name where several parts have one of that name, as in
             ``attention_dropout``.
 
-    Explained in: chapters/05_architecture, section "What the sizes add up to".
+    Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
     """
 
     KNOWN: ClassVar[dict[str, type]] = {}

@@ -19,7 +19,7 @@ class BlockState(NamedTuple):
         mixer: what the mixer returned, or None at the start.
         cross: what the cross-attention remembers of the memory, or None without one.
 
-    Explained in: chapters/05_architecture, section "The decoder".
+    Explained in: chapters/05_architecture_deeper, section "The decoder".
     """
 
     mixer: object = None
@@ -113,7 +113,7 @@ class Trace(NamedTuple):
         weights: of each mixer, (B, H, N, M), where they were asked for.
         cross: of each cross-attention, None where there is none.
 
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
 
     states: list[Tensor]

@@ -8,7 +8,7 @@ lie half a head apart, where ours lie side by side; T5 keeps the table of its po
 first block; ViT maps patches with a convolution; Gemma stores the weights of norms less 1; RoBERTa
 begins to count positions at 2.
 
-Explained in: chapters/05_architecture, section "Two real models".
+Explained in: chapters/05_architecture_deeper, section "Two real models".
 """
 
 import re
@@ -68,7 +68,7 @@ def config_from(
         ValueError: for another family, a missing entry, a number of layers out of its bounds, or a
             choice that is not known here.
 
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
     family = family_of(settings)
     for name in COUNTS & set(settings):
@@ -97,7 +97,7 @@ def weights_from(
         ValueError: if a tensor is missing, is not known, has another shape, or is tied to another
             one by the config and differs from it.
 
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
     shapes = {name: value.shape for name, value in empty_model(config).state_dict().items()}
     return _rename(weights, shapes, config, family)
@@ -151,7 +151,7 @@ def weights_to(weights: Mapping[str, Tensor], config: TransformerConfig, family:
     Raises:
         ValueError: if the family has no name for one of the tensors.
 
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
     know, names = FAMILIES[family], _names(config, family)
     found = {}
@@ -187,7 +187,7 @@ def fill_model(settings: Settings, weights: Mapping[str, Tensor]) -> nn.Module:
     Raises:
         ValueError: if settings or weights are not known here or do not fit each other.
 
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
     config = config_from(settings, weights)
     model = empty_model(config)

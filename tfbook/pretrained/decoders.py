@@ -2,7 +2,7 @@
 
 Where a ``config.json`` asks for something that the parts cannot do, the error names the entry.
 
-Explained in: chapters/05_architecture, section "Two real models".
+Explained in: chapters/05_architecture_deeper, section "Two real models".
 """
 
 from collections.abc import Callable, Mapping
@@ -72,7 +72,7 @@ class Modern(NamedTuple):
         share: the share of each head that is rotated where the file does not say.
         fixed: entries that must have a value, since another one asks for what is not known here.
 
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
 
     norm: str = "rms"
@@ -184,7 +184,7 @@ def modern(settings: Settings, family: Modern) -> TransformerConfig:
         KeyError: for a missing entry.
         ValueError: for a choice that is not known here.
 
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
     must_be(settings, **family.fixed)
     n_heads, n_kv_heads = settings["num_attention_heads"], settings.get("num_key_value_heads")

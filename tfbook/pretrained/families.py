@@ -3,7 +3,7 @@
 For each family a table of names, ours on the left, and a function that reads its ``config.json``
 as one of our configs. :mod:`tfbook.pretrained.conversion` uses them.
 
-Explained in: chapters/05_architecture, section "Two real models".
+Explained in: chapters/05_architecture_deeper, section "Two real models".
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -73,7 +73,7 @@ class Family(NamedTuple):
         first_place: the row of the table of positions that is the first one's.
         older: names that tensors had in older files, and those of today.
 
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
 
     names: Mapping[str, str]

@@ -9,7 +9,7 @@ A kept file carries a digest of its bytes in its name, so that a truncated or da
 and made anew. It is written under another name and then renamed, so that a file with the final
 name is whole even where several processes make it at once.
 
-Explained in: chapters/05_architecture, section "Two real models".
+Explained in: chapters/05_architecture_deeper, section "Two real models".
 """
 
 import hashlib
@@ -62,7 +62,7 @@ class ModelPackage:
         module: the folder it becomes, never imported.
         files: the files needed out of it, the weights first, each with its sha256.
 
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
 
     requirement: str
@@ -112,7 +112,7 @@ def find_package(name: str) -> list[Path]:
         ModuleNotFoundError: if the package is not installed; the message says what to install.
         FileNotFoundError: if a file is missing in it.
 
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
     if name not in PACKAGES:
         raise ValueError(f"name must be one of {', '.join(PACKAGES)}, got {name!r}")
@@ -180,7 +180,7 @@ def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
         >>> cache_folder("models").name
         'models'
 
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
     if cache_dir is not None:
         if not isinstance(cache_dir, str | os.PathLike):
@@ -218,7 +218,7 @@ def keep(
 
     Cost: reads a kept file once for its digest, about a second for a gigabyte.
 
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
     stem = f"{stem}-{FORMAT}"
     for path in sorted(folder.glob(f"{stem}-*.safetensors")):
@@ -273,7 +273,7 @@ def read_checkpoint(folder: Path) -> tuple[StateDict, Texts]:
         FileNotFoundError: if the folder or a file is missing, or weights are pickles only.
         ValueError: if a file is damaged.
 
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
@@ -366,7 +366,7 @@ def read_gguf(path: Path) -> tuple[StateDict, Texts]:
 
     Cost: a few seconds for 135 M parameters.
 
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
     try:
         from gguf import GGUFReader

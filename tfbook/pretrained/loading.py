@@ -6,7 +6,7 @@ small one, "shakespeare", was trained by an experiment of this package and lies 
 ``load_directory(path)`` does the same with a folder in the format of `transformers`, or with one
 that ``python -m tfbook train`` wrote.
 
-Explained in: chapters/05_architecture, section "Two real models".
+Explained in: chapters/05_architecture_deeper, section "Two real models".
 """
 
 import json
@@ -63,7 +63,7 @@ class Pretrained:
         pad_id: what fills short sequences up; a mask hides it.
         chat_template: the template of conversations as it stands in the file (Jinja), or None.
 
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
 
     name: str
@@ -105,7 +105,7 @@ class Pretrained:
             ValueError: for an empty text or list, a text longer than the model's context, a lone
                 surrogate (half of a character of UTF-16), or an unknown side.
 
-        Explained in: chapters/05_architecture, section "Two real models".
+        Explained in: chapters/05_architecture_deeper, section "Two real models".
         """
         if side not in ("left", "right"):
             raise ValueError(f"side must be 'left' or 'right', got {side!r}")
@@ -190,7 +190,7 @@ class Pretrained:
             ValueError: if the model is no encoder, a text is empty or longer than the context.
 
         Source: [reimers2019sentence]
-        Explained in: chapters/05_architecture, section "Two real models".
+        Explained in: chapters/05_architecture_deeper, section "Two real models".
         """
         if self.config.kind != "encoder":
             raise ValueError(f"embed needs an encoder such as minilm-l6; {self.name} is none")
@@ -374,7 +374,7 @@ def load(
     Cost: SmolLM2 takes a few seconds the first time, under two seconds from then on.
 
     Source: [wang2020minilm], [allal2025smollm2]
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
     if name not in names():
         raise ValueError(f"name must be one of {', '.join(names())}, got {name!r}")
@@ -424,7 +424,7 @@ def load_directory(
         ValueError: if the model is of another family, uses an option that is not known here, its
             weights do not fit its configuration, or a run's files are damaged.
 
-    Explained in: chapters/05_architecture, section "Two real models".
+    Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
     _check_dtype(dtype)
     folder = Path(path)

@@ -2,7 +2,7 @@
 
 ``{i}`` is the number of a block. :mod:`tfbook.pretrained.families` says whose names they are.
 
-Explained in: chapters/05_architecture, section "Two real models".
+Explained in: chapters/05_architecture_deeper, section "Two real models".
 """
 
 from collections.abc import Mapping

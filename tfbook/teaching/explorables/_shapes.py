@@ -102,7 +102,7 @@ def shape_tracer(
         ValueError: if it is out of range, or heads do not divide what they must.
 
     Source: [vaswani2017attention].
-    Explained in: chapters/05_architecture, section "What the sizes add up to".
+    Explained in: chapters/05_architecture, section "Count the parameters".
     """
     checks = {
         "preset": one_of("preset", *PRESETS),

@@ -54,6 +54,9 @@ BUILT = {
     "bottleneck": lambda m: count(*map(m.model_of, m.MODELS)),
     "curriculum": lambda m: curriculum(),
     "decay": lambda m: count(m.begin("pre", 0, n_layers=2, d_model=64)),
+    "depth": lambda m: count(
+        m.model_of("replaced", 1, SHAKESPEARE), m.model_of("pre", 12, SHAKESPEARE)
+    ),
     "descent": lambda m: count(m.begin("pre", 0, n_layers=2, d_model=64)),
     "extrapolation": lambda m: count(
         *(m.Reader(s, *[len(set(data.shakespeare("all")))] * 2) for s in m.SCHEMES)

@@ -32,7 +32,7 @@ SMOKE = {"depths": (1, 2), "seeds": (0,), "steps": 2, "rates": (0.01,)}
 CARD = {
     "model": "decoders of 1 to 12 layers, width {WIDTH}, {smallest:,} to {largest:,} parameters",
     "data": "Shakespeare, windows of {CONTEXT} characters",
-    "batch": f"batches of {BATCH}",
+    "batch": "batches of {BATCH}",
     "rate": "the better of the rates {rates_first:g} and {rates_last:g}",
 }
 

@@ -3,12 +3,13 @@
 A decoder of one layer reads 204,800 letters of Shakespeare, in 200 batches of 16 windows of 64
 letters, and learns to predict the next one. The loop begins as gradient descent at a small rate and
 gains one ingredient after the other: AdamW, a rate that was looked for, with a rise and a fall, and
-clipping. Beside them stand gradient descent at the best of four rates, the larger rate without
-clipping, and the finished loop with smaller and larger batches that hold as many letters in all.
+clipping. Beside them stand gradient descent at the best of four rates, the loop without one
+ingredient each, and the finished loop with smaller and larger batches, at three rates each, that
+hold as many letters in all.
 
-The log holds for each run the loss on 4,096 letters of another split (nats a letter) after each
-tenth of the run, the longest gradient, four texts that it wrote and the share of known words among
-those of 32 texts, and the seconds it took.
+The log holds for each run the loss on 4,096 letters of the validation text (nats a letter) after
+each tenth of the run and on as many letters of the test text at its end, the longest gradient, four
+texts that it wrote and the share of known words among those of 32 texts, and the seconds it took.
 
 Explained in: chapters/11_training, section "The finished loop".
 """
@@ -37,12 +38,20 @@ INGREDIENTS: Mapping[str, tuple] = {
     "SGD, rate 0.01": (torch.optim.SGD, 0.01, "constant", math.inf, BATCH),
     "SGD, rate 0.2": (torch.optim.SGD, 0.2, "constant", math.inf, BATCH),
     "AdamW, rate 0.001": (torch.optim.AdamW, 0.001, "constant", math.inf, BATCH),
+    "AdamW, rate 0.003": (torch.optim.AdamW, 0.003, "constant", math.inf, BATCH),
+    "AdamW, rate 0.003, clipped": (torch.optim.AdamW, 0.003, "constant", 1.0, BATCH),
     "warm-up and cosine, rate 0.003": (torch.optim.AdamW, 0.003, "cosine", math.inf, BATCH),
+    "rate 0.003, clipped": (torch.optim.AdamW, 0.003, "cosine", 1.0, BATCH),
+    "AdamW, rate 0.01": (torch.optim.AdamW, 0.01, "constant", math.inf, BATCH),
     "rate 0.01": (torch.optim.AdamW, 0.01, "cosine", math.inf, BATCH),
     "rate 0.01, clipped": (torch.optim.AdamW, 0.01, "cosine", 1.0, BATCH),
+    "AdamW, rate 0.01, clipped": (torch.optim.AdamW, 0.01, "constant", 1.0, BATCH),
     "clipped for 40 steps": (torch.optim.AdamW, 0.01, "cosine", 1.0, BATCH, 40),
-    "batches of 4": (torch.optim.AdamW, 0.01, "cosine", 1.0, 4),
-    "batches of 64": (torch.optim.AdamW, 0.01, "cosine", 1.0, 64),
+    **{
+        f"batches of {size}, rate {rate}": (torch.optim.AdamW, rate, "cosine", 1.0, size)
+        for size in (4, 64)
+        for rate in (0.001, 0.003, 0.01)
+    },
 }
 SMOKE = {"seeds": (0,), "steps": 10, "names": ("SGD, rate 0.01", "rate 0.01, clipped")}
 CARD = {
@@ -61,8 +70,8 @@ def begin(seed: int) -> nn.Module:
 
 
 @torch.no_grad()
-def _held_out(model: nn.Module) -> float:
-    total, count = causal_loss(model, rows(letters("valid"), LENGTH)[:64])
+def _held_out(model: nn.Module, split: str = "valid") -> float:
+    total, count = causal_loss(model, rows(letters(split), LENGTH)[:64])
     return total.item() / count
 
 
@@ -117,11 +126,12 @@ def run(
     """Train with every ingredient and every seed.
 
     Returns:
-        the log: `losses`, `norms`, `words`, `texts` and `took` by name, lists over seeds; `losses`
-        are lists over `after`, shares of the run.
+        the log: `losses`, `tests`, `norms`, `words`, `texts` and `took` by name, lists over seeds;
+        `losses` are lists over `after`, shares of the run.
     """
     signs = sorted(set(data.shakespeare("train") + data.shakespeare("valid")))
-    log: dict[str, dict] = {what: {} for what in ("losses", "norms", "words", "texts", "took")}
+    kept = ("losses", "tests", "norms", "words", "texts", "took")
+    log: dict[str, dict] = {what: {} for what in kept}
     for name in names or INGREDIENTS:
         for part in log.values():
             part[name] = []
@@ -130,6 +140,7 @@ def run(
             model, losses, norm = train(name, seed, steps)
             log["took"][name].append(round(time.process_time() - started, 1))
             log["losses"][name].append([round(loss, 3) for loss in losses])
+            log["tests"][name].append(round(_held_out(model, "test"), 3))
             log["norms"][name].append(round(norm, 2))
             texts = ["".join(signs[i] for i in row) for row in write(model).tolist()]
             log["words"][name].append(round(known_words(texts), 2))

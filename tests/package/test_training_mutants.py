@@ -196,7 +196,7 @@ MUTANTS = [
     Mutant(
         "gradients of the step before stay",
         "tfbook.training.loop",
-        "            optimizer.zero_grad(set_to_none=True)\n",
+        "    run.optimizer.zero_grad(set_to_none=True)\n",
         "",
         "test_it_is_the_loop_that_one_would_write_by_hand",
     ),
@@ -217,7 +217,7 @@ MUTANTS = [
     Mutant(
         "a loss that is no number is followed",
         "tfbook.training.loop",
-        "            check_finite(step, mean, norm.item())\n",
+        "    check_finite(step, mean, norm.item())\n",
         "",
         "test_a_loss_that_is_no_number_ends_the_run_before_the_weights_are_touched",
     ),

@@ -2016,7 +2016,8 @@ NUMBERS = """() => [...document.querySelectorAll('.tfbook-explorable')].map(figu
 def test_from_a_server_figures_show_what_they_show_from_a_disk(visit, figures_at):
     from_disk = visit("many").evaluate(NUMBERS)
     assert visit("many", figures_at).evaluate(NUMBERS) == from_disk
-    assert {module for module, *_ in from_disk} >= set(explorables.NAMES) - {"predict", "explain"}
+    elsewhere = {"predict", "explain", "stepper"}  # in test_kinds.py, both ways
+    assert {module for module, *_ in from_disk} >= set(explorables.NAMES) - elsewhere
     assert all(alive for _, alive, *_ in from_disk) and sum(map(len, from_disk)) > 500
 
 
@@ -2278,6 +2279,10 @@ def check_chapter_of_attention(page):
     output, weights = attention.attend(words[3:], words, words, return_weights=True)
     assert values(steps, "weight", 4) == pytest.approx(weights[0].tolist(), abs=TOLERANCE)
     assert values(steps, "output", 3) == pytest.approx(output[0].tolist(), abs=TOLERANCE)
+    walk = page.locator('[data-module="stepper"]')  # the same words through W_q, W_k and W_v
+    query, keys = double([[2, 2]]), double([[-2, 1], [0, 0], [2, 0], [0, 1]])
+    weights = attention.attend(query, keys, double([[0], [0], [2], [0]]), return_weights=True)[1]
+    assert values(walk, "weights", 4) == pytest.approx(weights[0].tolist(), abs=TOLERANCE)
 
 
 def check_second_reading_of_attention(page):
@@ -2321,7 +2326,8 @@ def check_generation(page):
 
 
 def check_training(page):
-    check_paths(page.locator('[data-module="optimizer_paths"]'))
+    paths = page.locator('[data-module="optimizer_paths"]')
+    check_paths(paths, condition=100, against_lr=0.015, beta2=0.99)
     check_schedule(page.locator('[data-module="schedule_designer"]'), against="wsd")
 
 

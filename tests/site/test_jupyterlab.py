@@ -541,16 +541,17 @@ def test_a_quiz_answers_wrong_and_right(notebook):
 
 
 def test_an_exercise_takes_a_wrong_and_a_right_solution(notebook, lab_folder):
-    cell = notebook.cell_with('check("scaled-scores", scaled_scores)')
-    source = """def scaled_scores(q, k):
-return q @ k.transpose(-2, -1){scale}
+    cell = notebook.cell_with('check("causal-from-shape", causal_from_shape)')
+    source = """def causal_from_shape(n, m):
+return torch.arange(m)[None, :] <= torch.arange(n)[:, None]{shift}
 
-check("scaled-scores", scaled_scores)"""
-    for scale, verdict in (("", "fail"), (" / q.shape[-1] ** 0.5", "pass")):
+check("causal-from-shape", causal_from_shape)"""
+    for shift, verdict in (("", "fail"), (" + m - n", "pass")):
         # The editor indents the body by itself.
-        notebook.write_cell(cell, source.replace("\nreturn", "\n    return").format(scale=scale))
+        notebook.write_cell(cell, source.replace("\nreturn", "\n    return").format(shift=shift))
         cell.locator(f'.tfbook-check[data-state="{verdict}"]').wait_for()
-        assert ((lab_folder / "progress/passed/scaled-scores").exists()) == (verdict == "pass")
+        passed = (lab_folder / "progress/passed/causal-from-shape").exists()
+        assert passed == (verdict == "pass")
     assert cell.locator('[data-mime-type="application/vnd.jupyter.error"]').count() == 0
 
 

@@ -191,7 +191,9 @@ def reader(browser, address, free):
     """
     used, complaints = [], []
 
-    def make(*, width=1280, theme="light", touch=False, scripts=True):
+    def make(
+        *, width=1280, theme="light", touch=False, scripts=True, reduced_motion="no-preference"
+    ):
         kind = (touch, scripts)
         if free.setdefault(kind, []):
             context = free[kind].pop()
@@ -206,7 +208,7 @@ def reader(browser, address, free):
             blank = [page for page in context.pages if page.url == "about:blank"]
             page = blank[0] if blank and not before else new(context)
             page.complaints = complaints
-            page.emulate_media(color_scheme=theme)
+            page.emulate_media(color_scheme=theme, reduced_motion=reduced_motion)
             page.set_viewport_size({"width": width, "height": 800})
             if before:
                 page.add_init_script(before)
@@ -656,7 +658,7 @@ def test_without_javascript_everything_is_reachable(reader):
 
 
 def test_without_javascript_every_step_is_told(reader):
-    page = reader(java_script_enabled=False)()
+    page = reader(scripts=False)()
     for name, make in FIGURES.items():
         figure = make()
         text = page.locator(".tfx-text").filter(has_text=figure.data["title"])

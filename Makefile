@@ -14,6 +14,12 @@ PORT ?= 8000
 WORKERS ?= 2
 CHAPTER ?=
 
+# Tests start a hundred Python processes; byte-code that is kept saves each of them half a second.
+export PYTHONDONTWRITEBYTECODE :=
+TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --nbval --nbval-current-env \
+	--nbval-sanitize-with tests/chapters/sanitize.cfg --ignore=chapters/start \
+	tests/package tests/repo tests/chapters chapters tests/site
+
 PAGES := $(wildcard book/*.md book/*/*.md chapters/*.ipynb)
 SETTINGS := $(filter-out $(PAGES), $(wildcard _config.yml _toc.yml) constraints.txt pyproject.toml \
 	$(shell find book tfbook -type f ! -name '*.pyc' ! -path '*/.*'))
@@ -32,13 +38,13 @@ book: $(BUILT)  ## build the book and say where it is
 	@echo "The book: file://$(CURDIR)/_build/html/index.html"
 	@echo "To read it at http://127.0.0.1:$(PORT) instead: make serve"
 
+# The book is built on one core; meanwhile the other reads and compiles what will run.
 test: $(VENV)/.test $(VENV)/.models  ## run every test: style, package, exercises, chapters, site, repository
 	@$(BIN)/ruff check .
-	@$(MAKE) --no-print-directory $(BUILT)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-		--nbval --nbval-current-env --nbval-sanitize-with tests/chapters/sanitize.cfg \
-		--nbval-kernel-startup-timeout 180 --nbval-cell-timeout 300 --ignore=chapters/start \
-		tests/package tests/repo tests/chapters chapters tests/site
+	@$(TESTS) --collect-only -qq >/dev/null 2>&1 & collected=$$!; \
+		$(MAKE) --no-print-directory $(BUILT); built=$$?; wait $$collected; exit $$built
+	@$(TESTS) -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+		--nbval-kernel-startup-timeout 180 --nbval-cell-timeout 300
 
 lab: $(VENV)/.book $(VENV)/.models  ## open your copies of the chapters in JupyterLab, in work/
 	@$(BIN)/python book/tools/lab.py

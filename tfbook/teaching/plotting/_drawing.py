@@ -224,7 +224,7 @@ class Drawing:
 
     def _cell(self, box, strength, words, faded) -> None:
         x, y, width, height = box
-        ground = MASKED if strength is None else DIVERGING(0.5 + 0.32 * strength)
+        ground = MASKED if strength is None else DIVERGING(0.5 + 0.26 * strength)
         if faded and strength is not None:
             ground = tuple(0.35 * part + 0.65 for part in to_rgb(ground))
         with style():

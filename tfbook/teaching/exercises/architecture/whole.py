@@ -231,6 +231,7 @@ def _gpt_learns(build: Any) -> None:
 
 SMALL_GPT = Exercise(
     name="small-gpt",
+    called="SmallGPT",
     title="A GPT of your own",
     level=3,
     section='chapters/05_architecture, section "A GPT on one screen"',

@@ -248,6 +248,7 @@ def _layer_learns(build: Any) -> None:
 
 SELF_ATTENTION_LAYER = Exercise(
     name="self-attention-layer",
+    called="SelfAttention",
     title="A layer that learns",
     level=3,
     section='chapters/02_attention, section "Exercises"',

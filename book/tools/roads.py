@@ -56,6 +56,8 @@ ABSENT = re.compile(
 )
 WORD = re.compile(r"\w[\w'’-]*")
 READING = re.compile(r"reading time:?\s*(?:about |some )?(\d+)\s*min", re.IGNORECASE)
+# Most elements of a page are the coloured words of its code.
+PRE, SPAN = re.compile(r"<pre\b.*?</pre>", re.DOTALL), re.compile(r"</?span\b[^>]*>")
 NO_TEXT = "script, style, a.headerlink, .prev-next-area"
 
 
@@ -74,7 +76,7 @@ class Page:
 
 def measure(html: str) -> Page:
     """Count what stands on a built page."""
-    page = BeautifulSoup(html, "html.parser")
+    page = BeautifulSoup(PRE.sub(_without_colours, html), "html.parser")
     body = page.select_one("article") or page
     for node in body.select(NO_TEXT):
         node.decompose()
@@ -112,6 +114,10 @@ def measure(html: str) -> Page:
         minutes=(counts["prose words"] + outputs) / WORDS_A_MINUTE + sum(lines) / LINES_A_MINUTE,
         promised=int(promised[1]) if promised else None,
     )
+
+
+def _without_colours(code: re.Match) -> str:
+    return SPAN.sub(" ", code[0])
 
 
 def words(node: Tag) -> int:

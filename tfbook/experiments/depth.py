@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tfbook import data
+from tfbook.experiments.warmup import letters
 
 __all__ = ["SMOKE", "WIRINGS", "model_of", "run", "train"]
 
@@ -115,13 +116,9 @@ def batch(ids: Tensor, size: int, chance: torch.Generator) -> tuple[Tensor, Tens
 
 def train(wiring: str, depth: int, seed: int, rate: float, steps: int = 120) -> float:
     """Train one model; return its loss on the other split, in nats a character."""
-    known = sorted(set(data.shakespeare("train")))
-    ids, held = (
-        torch.tensor([known.index(c) for c in data.shakespeare(split) if c in known])
-        for split in ("train", "valid")
-    )
+    ids, held = letters("train"), letters("valid")
     torch.manual_seed(seed)
-    model, chance = model_of(wiring, depth, len(known)), torch.Generator().manual_seed(seed)
+    model, chance = model_of(wiring, depth, int(ids.max()) + 1), torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), fused=True)
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = rate * min(1, (step + 1) / 30, 1.02 - step / steps)

@@ -456,11 +456,21 @@ def _gguf_tokenizer(fields: Mapping[str, object]) -> Tokenizer:
     return tokenizer
 
 
+_known: dict[tuple[object, ...], str] = {}
+
+
 def _digest(path: Path, algorithm: str) -> str:
-    """Return the digest of a file's bytes; blake2b is fast on every processor, sha256 on some."""
+    """Return the digest of a file's bytes; blake2b is fast on every processor, sha256 on some.
+
+    A file that this process has read is read again when its size or its times have changed.
+    """
     new = (lambda: hashlib.blake2b(digest_size=16)) if algorithm == "blake2b" else algorithm
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, new).hexdigest()
+        at = os.fstat(file.fileno())
+        same = (algorithm, at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
+        if same not in _known:
+            _known[same] = hashlib.file_digest(file, new).hexdigest()
+        return _known[same]
 
 
 @contextmanager

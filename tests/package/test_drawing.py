@@ -92,6 +92,52 @@ def test_arrows_in_the_plane_end_where_the_numbers_say():
     assert arrow._posA_posB == [(3, 3), (4, 2.5)]
 
 
+def test_a_stream_lies_below_what_is_drawn_upon_it():
+    sheet = Drawing(6)
+    sheet.stream((2, 5), (2, 1), "x", tone="plum")
+    sheet.block(1, 2, 2, 1, "norm")
+    arrow, block = sheet.ax.patches
+    assert arrow.get_zorder() < block.get_zorder()
+    assert {"x", "norm"} <= set(words(sheet)) and to_hex(arrow.get_edgecolor()) == TONES["plum"]
+
+
+def test_a_route_goes_from_point_to_point_and_carries_its_words_on_the_last_line():
+    sheet = Drawing(6)
+    sheet.route([(1, 5), (4, 5), (4, 1)], "reads", tone="plum", above=0.5)
+    (arrow,) = sheet.ax.patches
+    assert arrow._path_original.vertices.tolist() == [[1, 5], [4, 5], [4, 1]]
+    (text,) = sheet.ax.texts
+    assert (text.get_text(), text.get_position()) == ("reads", (4, 2.5))
+
+
+def test_a_plus_sign_is_where_it_is_said_to_be():
+    sheet = Drawing(6)
+    place = sheet.plus(3, 2, tone="orange")
+    (circle,) = sheet.ax.patches
+    assert circle.center == (3, 2) and place.left == (pytest.approx(2.68), 2)
+    across, down = (line.get_xydata().tolist() for line in sheet.ax.get_lines())
+    assert across == [[2.83, 2], [3.17, 2]] and down == [[3, 1.83], [3, 2.17]]
+
+
+@pytest.mark.parametrize(
+    ("opens", "tip", "align"), [("right", 1.25, "right"), ("left", 0.75, "left")]
+)
+def test_a_bracket_opens_towards_what_repeats(opens, tip, align):
+    sheet = Drawing(6)
+    sheet.bracket(1, 2, 5, "× L", opens=opens)
+    (line,) = sheet.ax.get_lines()
+    assert line.get_xydata().tolist() == [[tip, 2], [1, 2], [1, 5], [tip, 5]]
+    (text,) = sheet.ax.texts
+    assert text.get_ha() == align and text.get_position()[1] == 3.5
+
+
+def test_cells_are_as_tall_as_is_asked():
+    sheet = Drawing(6)
+    place = sheet.matrix(0, 1, np.ones((4, 2)), cell=0.3, tall=0.25, written=False)
+    assert (place.width, place.height) == (0.6, 1.0)
+    assert place.row(3).y == pytest.approx(1.75)
+
+
 @pytest.mark.untyped
 @pytest.mark.parametrize(
     ("draw", "message"),
@@ -107,6 +153,9 @@ def test_arrows_in_the_plane_end_where_the_numbers_say():
         (lambda s: s.plane(0, 0, 2, {"q": [3, 0]}, limit=2), "at most 2"),
         (lambda s: s.plane(0, 0, 2, {"q": [1]}, limit=2), "must be two numbers"),
         (lambda s: s.plane(0, 0, 2, {"q": [1, 1]}, limit=0), "limit must be positive"),
+        (lambda s: s.route([(1, 1)]), "points must be at least two, got 1"),
+        (lambda s: s.bracket(1, 2, 3, "", opens="up"), "opens must be right or left, got 'up'"),
+        (lambda s: s.plus(1, 1, tone="red"), "tone must be one of blue"),
         (lambda s: s.show(title="", alt=ALT), "title must be a sentence"),
         (lambda s: s.show(title="A title", alt="plot"), "alt must say"),
         (lambda s: Place(0, 0, 1, 1).row(1), "index must be from 0 to 0"),

@@ -73,6 +73,13 @@ CALLS = {
         xlog=True, ylog=True, bands={"raw": ([0.5, 1, 2, 4], [2, 4, 8, 16])}, levels={"law": 3},
         **kw,
     ),
+    "lines with ends": lambda **kw: plotting.lines(
+        [1, 2], {"raw": [1, 2], "scaled": [1, 1.99]}, xlabel="d", ylabel="variance", ends=True, **kw
+    ),
+    "spreads": lambda **kw: plotting.spreads(
+        {"none": [2.6, 2.7], "two": [3.1, 3.3]}, xlabel="loss", level="none",
+        notes={"two": "43,455"}, noted="parameters", **kw
+    ),
     "bars": lambda **kw: plotting.bars({"cat": 0.7, "mat": 0.3}, ylabel="weight", **kw),
     "bars in groups": lambda **kw: plotting.bars(
         {"T = 1": [0.2, 0.5, 0.3], "T = 0.1": [0, 1, 0]}, labels=TOKENS, ylabel="weight", **kw
@@ -185,6 +192,39 @@ def test_tensor_that_needs_a_gradient_is_taken(shown):
     assert len(shown) == 1
 
 
+@pytest.fixture
+def drawn(monkeypatch):
+    """Collect figures instead of showing them."""
+    figures = []
+    monkeypatch.setattr(plotting._curves, "show", lambda fig, **kw: figures.append(fig))
+    return figures
+
+
+def test_spreads_write_means_and_notes_in_their_rows(drawn):
+    values = {"none": [2.0, 3.0], "two": [4.0]}
+    plotting.spreads(values, xlabel="x", title="T", alt=ALT, notes={"two": "7"}, level="none")
+    (axes,) = drawn[0].axes
+    assert [(t.get_text(), t.xy) for t in axes.texts if hasattr(t, "xy")] == [
+        ("2.50", (3.0, 0)), ("4.00", (4.0, 1)),
+    ]  # fmt: skip
+    (note,) = (t for t in axes.texts if t.get_text() == "7")
+    assert note.get_position()[1] == 1
+    means = [line.get_xdata()[0] for line in axes.get_lines() if line.get_marker() == "|"]
+    assert means == [2.5, 4.0] and axes.get_lines()[0].get_xdata() == [2.5, 2.5]
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first row is on top
+
+
+def test_labels_at_the_ends_stand_apart_and_have_their_curves_colours(drawn):
+    curves = {"a": [1, 2.0], "b": [1, 2.01], "c": [1, 1.0]}
+    plotting.lines([0, 1], curves, title="T", alt=ALT, ends=True, **XY)
+    (axes,) = drawn[0].axes
+    assert axes.get_legend() is None
+    colours = {line.get_label(): line.get_color() for line in axes.get_lines()}
+    assert {t.get_text(): t.get_color() for t in axes.texts} == colours
+    heights = {t.get_text(): t.xy[1] for t in axes.texts}
+    assert heights["c"] < heights["a"] < heights["b"] == pytest.approx(heights["a"] + 0.085)
+
+
 XY = {"xlabel": "x", "ylabel": "y"}
 WRONG_VALUES = [
     ("heatmap", ([1.0],), {}, "2 dimension"),
@@ -196,6 +236,12 @@ WRONG_VALUES = [
     ("heatmap", ({},), {}, "at least one panel"),
     ("heatmap", ([[]],), {}, "non-empty"),
     ("lines", ([1, 2], {"a": [1]}), XY, "length of x"),
+    ("spreads", ({},), {"xlabel": "x"}, "at least one label"),
+    ("spreads", ({"a": []},), {"xlabel": "x"}, "finite numbers"),
+    ("spreads", ({"a": [1, np.nan]},), {"xlabel": "x"}, "finite numbers"),
+    ("spreads", ({"a": [1]},), {"xlabel": ""}, "must say what is drawn"),
+    ("spreads", ({"a": [1]},), {"xlabel": "x", "notes": {"b": "1"}}, r"got \['b'\]"),
+    ("spreads", ({"a": [1]},), {"xlabel": "x", "level": "b"}, r"got \['b'\]"),
     ("lines", ([1], {}), XY, "series"),
     ("lines", ([1], {"a": [1]}), {"xlabel": "", "ylabel": "y"}, "xlabel"),
     ("lines", ([0, 1], {"a": [1, 2]}), XY | {"xlog": True}, "positive for xlog"),

@@ -25,6 +25,7 @@ _HOME = {
     "heatmap": "plotting",
     "lines": "plotting",
     "show": "plotting",
+    "spreads": "plotting",
     "style": "plotting",
     "tensor_picture": "plotting",
     "who_sees_whom": "plotting",

@@ -1,7 +1,8 @@
 """Pictures of arrays, and schematic drawings, each with a text alternative.
 
-Of arrays there are heatmaps, lines, bars and annotated tensors; a `Drawing` has blocks, matrices,
-arrows, a stream, and arrows in the plane; `who_sees_whom` draws a mask.
+Of arrays there are heatmaps, lines, bars, spreads of several runs and annotated tensors; a
+`Drawing` has blocks, matrices, arrows, a stream, and arrows in the plane; `who_sees_whom` draws a
+mask.
 
 Every function takes numbers (lists, arrays or tensors), never a model, displays one PNG and
 returns `None`. The title says what to see; `alt` says it to a reader who cannot see the picture
@@ -11,7 +12,7 @@ In the dark theme the page inverts the pictures and turns the hues back, so a ti
 strong and pale cells, not of dark and light ones.
 """
 
-from tfbook.teaching.plotting._curves import bars, lines
+from tfbook.teaching.plotting._curves import bars, lines, spreads
 from tfbook.teaching.plotting._drawing import Drawing, Place, who_sees_whom
 from tfbook.teaching.plotting._look import figure, show, style
 from tfbook.teaching.plotting._maps import heatmap, tensor_picture
@@ -24,6 +25,7 @@ __all__ = [
     "heatmap",
     "lines",
     "show",
+    "spreads",
     "style",
     "tensor_picture",
     "who_sees_whom",

@@ -37,6 +37,7 @@ def lines(
     points: Mapping[str, tuple] | None = None,
     marks: Mapping[str, float] | None = None,
     ylim: tuple[float, float] | None = None,
+    ends: bool = False,
 ) -> None:
     """Display one curve for each entry of `series` over the common `x`.
 
@@ -55,6 +56,7 @@ def lines(
         points: Label → (x, y): observations, drawn as grey dots without a line.
         marks: Label → x: a dashed line from bottom to top, for a place where something changes.
         ylim: Smallest and largest y.
+        ends: Write the label of each curve at its end, in its colour; no legend.
 
     Raises:
         TypeError: if an argument is not made of numbers.
@@ -103,10 +105,71 @@ def lines(
             ax.set_ylim(*ylim)
         ax.set_xlabel(xlabel)
         ax.set_ylabel(ylabel)
-        if len(ys) + len(levels or {}) + len(points or {}) + len(marks or {}) > 1:
+        if ends:
+            _write_ends(ax, {k: (xs[k][-1], y[-1]) for k, y in ys.items()})
+        elif len(ys) + len(levels or {}) + len(points or {}) + len(marks or {}) > 1:
             # Nobody looks for an empty corner between the lines across; above there is room.
             above = {"loc": "lower left", "bbox_to_anchor": (0, 1.02), "ncols": 3}
             ax.legend(**(above | {"borderaxespad": 0} if marks else {"loc": "best"}))
+        write_title(fig, title)
+    show(fig, alt=alt, title=title)
+
+
+def spreads(
+    values: Mapping[str, Sequence[float]],
+    *,
+    title: str,
+    alt: str,
+    xlabel: str,
+    notes: Mapping[str, str] | None = None,
+    noted: str | None = None,
+    level: str | None = None,
+    digits: int = 2,
+) -> None:
+    """Display a row for each label: a dot for each run, and their mean with its number.
+
+    Args:
+        values: Label → numbers of the runs, at least one.
+        title: What to see, in one sentence.
+        alt: The same for a reader who cannot see it, at least 25 characters.
+        xlabel: What is measured, with its unit.
+        notes: Label → a few characters that stand at the right of its row.
+        noted: What they are, above them.
+        level: Label whose mean is drawn as a line across all rows.
+        digits: Decimals of the means.
+
+    Raises:
+        TypeError: if an argument is not made of numbers.
+        ValueError: if there is nothing to draw, or `notes` or `level` name another label.
+    """
+    _axis_names(xlabel)
+    runs = {k: array(v, f"values[{k!r}]", ndim=1) for k, v in values.items()}
+    if not runs or not all(len(v) and np.isfinite(v).all() for v in runs.values()):
+        raise ValueError("values must have finite numbers for each of at least one label")
+    if unknown := {*(notes or {}), *([level] if level else [])} - set(runs):
+        raise ValueError(f"notes and level must use labels of values, got {sorted(unknown)}")
+    fig, ax = figure(size=(WIDTH, 1.5 + 0.46 * len(runs)))
+    with style():
+        if level:
+            ax.axvline(runs[level].mean(), color=SOFT_INK, lw=1.4, ls=(0, (1, 2)), zorder=1)
+        for row, (label, run) in enumerate(runs.items()):
+            ax.plot([run.min(), run.max()], [row, row], color="#0b62a4", lw=7, alpha=0.25, ls="-")
+            ax.plot(run, [row] * len(run), ls="", marker="o", ms=4, color="#0b62a4", alpha=0.6)
+            ax.plot(run.mean(), row, marker="|", ms=19, mew=3, color=INK)
+            words = number_text(run.mean(), digits)
+            ax.annotate(words, (run.max(), row), (9, 0), textcoords="offset points", va="center")
+            if note := (notes or {}).get(label):
+                ax.text(1.2, row, note, transform=ax.get_yaxis_transform(), ha="right", va="center",
+                        color=SOFT_INK)  # fmt: skip
+        if noted:
+            ax.text(1.2, -0.75, noted, transform=ax.get_yaxis_transform(), ha="right",
+                    va="bottom", color=SOFT_INK)  # fmt: skip
+        ax.set(yticks=range(len(runs)), yticklabels=list(runs), xlabel=xlabel)
+        ax.set_ylim(len(runs) - 0.4, -0.6)
+        ax.grid(False, axis="y")
+        every = np.concatenate(list(runs.values()))
+        room = np.ptp(every) or 1.0
+        ax.set_xlim(every.min() - 0.08 * room, every.max() + 0.25 * room)  # a number on the right
         write_title(fig, title)
     show(fig, alt=alt, title=title)
 
@@ -202,6 +265,23 @@ def _axis_names(*names: str) -> None:
     for name in names:
         if not isinstance(name, str) or not name.strip():
             raise ValueError(f"xlabel and ylabel must say what is drawn, got {name!r}")
+
+
+def _write_ends(ax, ends: Mapping[str, tuple[float, float]]) -> None:
+    """Write labels at the ends of curves, moved apart where they would touch."""
+    apart = 0.085  # of the axes' height: a line of text
+    ax.set_xlim(ax.get_xlim())  # the words may not move what they belong to
+    ax.set_ylim(ax.get_ylim())
+    place = ax.transScale + ax.transLimits
+    heights = sorted((place.transform(end)[1], k) for k, end in ends.items())
+    free = 0.0
+    for height, label in heights:
+        free = max(height, free)
+        colour = next(line.get_color() for line in ax.get_lines() if line.get_label() == label)
+        ax.annotate(label, (ends[label][0], free), (9, 0), xycoords=ax.get_xaxis_transform(),
+                    textcoords="offset points", va="center", color=colour,
+                    fontweight="bold", annotation_clip=False)  # fmt: skip
+        free += apart
 
 
 def _log_axis(ax, x: np.ndarray) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.colors import to_rgb
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.path import Path
 
 from tfbook.teaching.plotting._look import (
     INK,
@@ -156,7 +157,7 @@ class Drawing:
         self, x: float, y: float, numbers, *, label: str | None = None, shape: str | None = None,
         rows: Sequence[str] | None = None, cols: Sequence[str] | None = None,
         focus: int | None = None, tone: str = "blue", digits: int = 1, cell: float = 0.8,
-        written: bool = True, allowed=None,
+        tall: float = 0.62, written: bool = True, allowed=None,
     ) -> Place:  # fmt: skip
         """Draw a matrix of numbers as cells, one row of it in the foreground.
 
@@ -173,7 +174,8 @@ class Drawing:
             focus: row that is followed, counted from 0; the others fade.
             tone: colour of the frame.
             digits: decimals.
-            cell: width of a cell; its height is 0.62.
+            cell: width of a cell.
+            tall: its height.
             written: whether the numbers stand in the cells.
             allowed: boolean `(n, m)`, True = allowed.
 
@@ -192,14 +194,14 @@ class Drawing:
             raise ValueError(f"allowed must have shape {(n, m)}, got {seen.shape}")
         if not np.isfinite(values[seen]).all():
             raise ValueError("numbers must be finite where they are allowed, got nan or inf")
-        place = Place(x, y, m * cell, n * 0.62, n, m)
+        place = Place(x, y, m * cell, n * tall, n, m)
         if focus is not None:
             place.row(focus)
         largest = np.abs(values[seen]).max(initial=0) or 1.0
         for i, j in np.ndindex(n, m):
             faded = focus is not None and i != focus
             self._cell(
-                (x + j * cell, y + i * 0.62, cell, 0.62),
+                (x + j * cell, y + i * tall, cell, tall),
                 values[i, j] / largest if seen[i, j] else None,
                 number_text(values[i, j], digits) if written and seen[i, j] else "",
                 faded,
@@ -266,13 +268,71 @@ class Drawing:
             middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2 - above)
             self.text(*middle, words, tone=tone, size="small")
 
+    def route(
+        self, points: Sequence[tuple[float, float]], words: str | None = None, *,
+        tone: str = "grey", wide: float = 1.6, above: float = 0.3,
+    ) -> None:  # fmt: skip
+        """Draw an arrow along straight lines, from point to point.
+
+        Its words stand `above` units over the middle of its last line.
+
+        Raises:
+            ValueError: if there are fewer than two points.
+        """
+        if len(points) < 2:
+            raise ValueError(f"points must be at least two, got {len(points)}")
+        with style():
+            self.ax.add_patch(
+                FancyArrowPatch(
+                    path=Path(points), arrowstyle="-|>", mutation_scale=10 + 2.2 * wide,
+                    color=_tone(tone), linewidth=wide, joinstyle="round", zorder=3,
+                )  # fmt: skip
+            )
+        if words:
+            (x, y), (right, low) = points[-2:]
+            self.text((x + right) / 2, (y + low) / 2 - above, words, tone=tone, size="small")
+
+    def plus(self, x: float, y: float, *, tone: str = "blue") -> Place:
+        """Draw a plus sign in a circle, where something is added to a stream."""
+        with style():
+            self.ax.add_patch(
+                Circle((x, y), 0.32, facecolor="white", edgecolor=_tone(tone), lw=1.8, zorder=4)
+            )
+            for across, down in ((0.17, 0), (0, 0.17)):
+                self.ax.plot([x - across, x + across], [y - down, y + down], color=_tone(tone),
+                             linewidth=2, linestyle="-", zorder=5)  # fmt: skip
+        return Place(x - 0.32, y - 0.32, 0.64, 0.64)
+
+    def bracket(
+        self, x: float, top: float, bottom: float, words: str, *, opens: str = "right",
+    ) -> None:  # fmt: skip
+        """Draw a bracket from top to bottom around what repeats, with words on its other side.
+
+        Raises:
+            ValueError: if `opens` is neither right nor left.
+        """
+        if opens not in ("right", "left"):
+            raise ValueError(f"opens must be right or left, got {opens!r}")
+        side = 1 if opens == "right" else -1
+        with style():
+            self.ax.plot([x + 0.25 * side, x, x, x + 0.25 * side], [top, top, bottom, bottom],
+                         color=SOFT_INK, linewidth=1.8, linestyle="-", zorder=2)  # fmt: skip
+        self.text(x - 0.15 * side, (top + bottom) / 2, words, bold=True,
+                  align="right" if side == 1 else "left")  # fmt: skip
+
     def stream(self, start: tuple[float, float], end: tuple[float, float], words: str = "", *,
                tone: str = "blue") -> None:  # fmt: skip
-        """Draw a wide stream between two points, from which parts read and to which they add."""
+        """Draw a wide stream between two points, from which parts read and to which they add.
+
+        What is drawn upon it covers it.
+        """
         with style():
             self.ax.plot(*zip(start, end, strict=True), color=_pale(_tone(tone), 0.3),
                          linewidth=13, solid_capstyle="butt", linestyle="-", zorder=1)  # fmt: skip
-        self.arrow(start, end, tone=tone, wide=1.2)
+            self.ax.add_patch(
+                FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=13, shrinkA=2,
+                                color=_tone(tone), linewidth=1.2, shrinkB=0, zorder=1.5)
+            )  # fmt: skip
         if words:
             self.text(start[0], start[1] + 0.55, words, tone=tone, size="small")
 

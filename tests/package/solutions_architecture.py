@@ -1028,6 +1028,56 @@ def reach_marks_the_input(function, x):
     return found
 
 
+# block-that-trains ------------------------------------------------------------------------------
+
+
+@right("block-that-trains")
+def trains_with_a_free_path(x, attend, network, norm_1, norm_2):
+    z = x + attend(norm_1(x))
+    return z + network(norm_2(z))
+
+
+@wrong("block-that-trains", "the path beside the parts is not free")
+def trains_with_norms_in_the_stream(x, attend, network, norm_1, norm_2):
+    x = norm_1(x)
+    x = norm_2(x + attend(x))
+    return x + network(x)
+
+
+@wrong("block-that-trains", "the path beside the parts is not free")
+def trains_mended_once(x, attend, network, norm_1, norm_2):
+    x = norm_2(x + attend(norm_1(x)))
+    return x + network(x)
+
+
+@wrong("block-that-trains", "Attention reads the stream as it is")
+def trains_without_the_first_norm(x, attend, network, norm_1, norm_2):
+    z = x + attend(x)
+    return z + network(norm_2(z))
+
+
+@wrong("block-that-trains", "The network reads the stream as it is")
+def trains_without_the_second_norm(x, attend, network, norm_1, norm_2):
+    z = x + attend(norm_1(x))
+    return z + network(z)
+
+
+@wrong("block-that-trains", "norm_2(z)")
+def trains_in_parallel(x, attend, network, norm_1, norm_2):
+    return x + attend(norm_1(x)) + network(norm_2(x))
+
+
+@wrong("block-that-trains", "Both parts read through the same norm")
+def trains_with_one_norm(x, attend, network, norm_1, norm_2):
+    z = x + attend(norm_1(x))
+    return z + network(norm_1(z))
+
+
+@wrong("block-that-trains", "is added to z")
+def trains_from_x_again(x, attend, network, norm_1, norm_2):
+    return x + network(norm_2(x + attend(norm_1(x))))
+
+
 # off-by-one -------------------------------------------------------------------------------------
 
 

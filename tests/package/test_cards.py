@@ -64,6 +64,7 @@ BUILT = {
     "heads": lambda m: of_log("heads"),
     "in_context": lambda m: count(m.Regressor()),
     "ingredients": lambda m: count(m.begin(0)),
+    "ladder": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),
     "leaving_out": lambda m: count(small(SHAKESPEARE, bias=False, n_layers=m.LAYERS)),
     "next_tokens": lambda m: count(pretrained.load("smollm2-135m").model),
     "overfitting": lambda m: overfitting(),

@@ -45,6 +45,7 @@ FILES = {
     "shift-right": "architecture.loss",
     "off-by-one": "architecture.whole",
     "encoder-layer": "architecture.blocks",
+    "block-that-trains": "architecture.blocks",
     "mask-tokens": "architecture.corruption",
     "count-decoder": "architecture.counting",
     "dependencies": "architecture.blocks",

@@ -157,19 +157,20 @@ def spreads(
             ax.plot(run, [row] * len(run), ls="", marker="o", ms=4, color="#0b62a4", alpha=0.6)
             ax.plot(run.mean(), row, marker="|", ms=19, mew=3, color=INK)
             words = number_text(run.mean(), digits)
-            ax.annotate(words, (run.max(), row), (9, 0), textcoords="offset points", va="center")
+            ax.annotate(words, (run.max(), row), (9, 0), textcoords="offset points", va="center",
+                        bbox={"fc": "white", "ec": "none", "pad": 1})  # fmt: skip
             if note := (notes or {}).get(label):
-                ax.text(1.2, row, note, transform=ax.get_yaxis_transform(), ha="right", va="center",
+                ax.text(1.26, row, note, transform=ax.get_yaxis_transform(), ha="right", va="center",
                         color=SOFT_INK)  # fmt: skip
         if noted:
-            ax.text(1.2, -0.75, noted, transform=ax.get_yaxis_transform(), ha="right",
+            ax.text(1.26, -0.75, noted, transform=ax.get_yaxis_transform(), ha="right",
                     va="bottom", color=SOFT_INK)  # fmt: skip
         ax.set(yticks=range(len(runs)), yticklabels=list(runs), xlabel=xlabel)
         ax.set_ylim(len(runs) - 0.4, -0.6)
         ax.grid(False, axis="y")
         every = np.concatenate(list(runs.values()))
         room = np.ptp(every) or 1.0
-        ax.set_xlim(every.min() - 0.08 * room, every.max() + 0.25 * room)  # a number on the right
+        ax.set_xlim(every.min() - 0.08 * room, every.max() + 0.3 * room)  # a number on the right
         write_title(fig, title)
     show(fig, alt=alt, title=title)
 

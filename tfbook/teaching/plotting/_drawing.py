@@ -198,14 +198,14 @@ class Drawing:
         if focus is not None:
             place.row(focus)
         largest = np.abs(values[seen]).max(initial=0) or 1.0
-        for i, j in np.ndindex(n, m):
-            faded = focus is not None and i != focus
-            self._cell(
-                (x + j * cell, y + i * tall, cell, tall),
-                values[i, j] / largest if seen[i, j] else None,
-                number_text(values[i, j], digits) if written and seen[i, j] else "",
-                faded,
-            )
+        with style():  # once: it costs more than a cell
+            for i, j in np.ndindex(n, m):
+                self._cell(
+                    (x + j * cell, y + i * tall, cell, tall),
+                    values[i, j] / largest if seen[i, j] else None,
+                    number_text(values[i, j], digits) if written and seen[i, j] else "",
+                    focus is not None and i != focus,
+                )
         colour = _tone(tone)
         with style():
             self.ax.add_patch(
@@ -229,11 +229,10 @@ class Drawing:
         ground = MASKED if strength is None else DIVERGING(0.5 + 0.26 * strength)
         if faded and strength is not None:
             ground = tuple(0.35 * part + 0.65 for part in to_rgb(ground))
-        with style():
-            self.ax.add_patch(
-                Rectangle((x, y), width, height, facecolor=ground, edgecolor=EDGE, linewidth=0.8,
-                          hatch="//" if strength is None else None, zorder=2)
-            )  # fmt: skip
+        self.ax.add_patch(
+            Rectangle((x, y), width, height, facecolor=ground, edgecolor=EDGE, linewidth=0.8,
+                      hatch="//" if strength is None else None, zorder=2)
+        )  # fmt: skip
         if words:
             self.text(x + width / 2, y + height / 2, words, size="small",
                       tone="grey" if faded else None)  # fmt: skip

@@ -189,6 +189,73 @@ ENCODER_LAYER = Exercise(
     ),
 )
 
+# block-that-trains ------------------------------------------------------------------------------
+
+
+def pre_norm_block(x: Any, attend: Any, network: Any, norm_1: Any, norm_2: Any) -> torch.Tensor:
+    """Pass a stream through a block with pre-norm.
+
+    x: (B, N, D). attend: (B, N, D) to (B, N, D). network: likewise.
+    norm_1: the norm of the first part. norm_2: of the second.
+    Returns: (B, N, D).
+    """
+    x = norm_1(x)
+    x = x + attend(x)
+    x = norm_2(x)
+    return x + network(x)
+
+
+def _trains_zeros(block: Any) -> None:
+    """Parts that write zeros leave the stream as it is."""
+    x = numbers(1, 3, 4, seed=433)
+    norm_1, norm_2 = _wire_parts(4, 3)[2:]
+    expect(
+        block(x, torch.zeros_like, torch.zeros_like, norm_1, norm_2),
+        x,
+        "Both parts wrote zeros, and what comes out is not what went in: the path beside the parts "
+        "is not free.",
+        given={"x": x},
+    )
+
+
+def _trains_values(block: Any) -> None:
+    """Pre-norm: z = x + attend(norm_1(x)), then z + network(norm_2(z))."""
+    x, parts = numbers(1, 3, 4, seed=434), _wire_parts(4, 3)
+    attend, network, norm_1, norm_2 = parts
+    z = x + attend(norm_1(x))
+    expect(
+        block(x, *parts),
+        _pre(x, *parts),
+        "Each part reads the norm of the stream, and its output is added to the stream.",
+        given={"x": x},
+        mistakes={
+            "Attention reads the stream as it is: its norm is missing.":
+                (bare := x + attend(x)) + network(norm_2(bare)),
+            "The network reads the stream as it is: its norm is missing.": z + network(z),
+            "The network reads norm_2(x). It reads what attention has added to, norm_2(z).":
+                z + network(norm_2(x)),
+            "Both parts read through the same norm; each has its own.": z + network(norm_1(z)),
+            "The sum begins with x twice: the network's output is added to z.":
+                x + network(norm_2(z)),
+        },
+    )  # fmt: skip
+
+
+BLOCK_THAT_TRAINS = Exercise(
+    name="block-that-trains",
+    title="It trains, and is wrong",
+    level=2,
+    section='chapters/05_architecture, section "Norms: keep the numbers in bounds"',
+    stub=pre_norm_block,
+    properties=(_trains_zeros, _trains_values),
+    hints=(
+        "Let both parts write zeros. What should come out of a block with pre-norm, and what does?",
+        "Follow the output of each norm with a finger: who reads it, and is it ever added to?",
+        "Draw this block beside the two of the figure. Which of them is it, if any?",
+    ),
+    broken=True,
+)
+
 # dependencies -----------------------------------------------------------------------------------
 
 
@@ -336,4 +403,4 @@ DEPENDENCIES = Exercise(
     ),
 )
 
-EXERCISES = (ENCODER_LAYER, DEPENDENCIES)
+EXERCISES = (ENCODER_LAYER, BLOCK_THAT_TRAINS, DEPENDENCIES)

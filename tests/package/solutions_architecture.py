@@ -1037,6 +1037,13 @@ def trains_with_a_free_path(x, attend, network, norm_1, norm_2):
     return z + network(norm_2(z))
 
 
+@right("block-that-trains")
+def trains_part_by_part(x, attend, network, norm_1, norm_2):
+    for part, norm in ((attend, norm_1), (network, norm_2)):
+        x = part(norm(x)) + x
+    return x
+
+
 @wrong("block-that-trains", "the path beside the parts is not free")
 def trains_with_norms_in_the_stream(x, attend, network, norm_1, norm_2):
     x = norm_1(x)

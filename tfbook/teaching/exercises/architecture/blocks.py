@@ -192,7 +192,13 @@ ENCODER_LAYER = Exercise(
 # block-that-trains ------------------------------------------------------------------------------
 
 
-def pre_norm_block(x: Any, attend: Any, network: Any, norm_1: Any, norm_2: Any) -> torch.Tensor:
+def pre_norm_block(
+    x: torch.Tensor,
+    attend: Callable[[torch.Tensor], torch.Tensor],
+    network: Callable[[torch.Tensor], torch.Tensor],
+    norm_1: Callable[[torch.Tensor], torch.Tensor],
+    norm_2: Callable[[torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
     """Pass a stream through a block with pre-norm.
 
     x: (B, N, D). attend: (B, N, D) to (B, N, D). network: likewise.
@@ -251,7 +257,7 @@ BLOCK_THAT_TRAINS = Exercise(
     hints=(
         "Let both parts write zeros. What should come out of a block with pre-norm, and what does?",
         "Follow the output of each norm with a finger: who reads it, and is it ever added to?",
-        "Draw this block beside the two of the figure. Which of them is it, if any?",
+        "Call the norm's output `h`. Which part reads `h`, and what must its output be added to?",
     ),
     broken=True,
 )

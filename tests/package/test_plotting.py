@@ -12,6 +12,7 @@ from PIL import Image
 
 from tfbook.teaching import plotting
 from tfbook.teaching.plotting import _look, _maps
+from tfbook.teaching.plotting._drawing import TONES
 
 ALT = "Five curves that fall from one towards zero, the steepest first."
 TOKENS = ["the", "cat", "sat"]
@@ -75,6 +76,11 @@ CALLS = {
     ),
     "lines with ends": lambda **kw: plotting.lines(
         [1, 2], {"raw": [1, 2], "scaled": [1, 1.99]}, xlabel="d", ylabel="variance", ends=True, **kw
+    ),
+    "named ends": lambda **kw: plotting.lines(
+        [0, 1], {"old": [4, 2], "new": [4, 2]}, xlabel="step", ylabel="loss", muted=["old"],
+        ends={"old": "orange", "new": "blue", "seen": None}, points={"seen": ([0, 1], [3, 2])},
+        levels={"law": 3.5}, marks={"here": 0.5}, **kw,
     ),
     "spreads": lambda **kw: plotting.spreads(
         {"none": [2.6, 2.7], "two": [3.1, 3.3]}, xlabel="loss", level="none",
@@ -214,17 +220,6 @@ def test_spreads_write_means_and_notes_in_their_rows(drawn):
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first row is on top
 
 
-def test_labels_at_the_ends_stand_apart_and_have_their_curves_colours(drawn):
-    curves = {"a": [1, 2.0], "b": [1, 2.01], "c": [1, 1.0]}
-    plotting.lines([0, 1], curves, title="T", alt=ALT, ends=True, **XY)
-    (axes,) = drawn[0].axes
-    assert axes.get_legend() is None
-    colours = {line.get_label(): line.get_color() for line in axes.get_lines()}
-    assert {t.get_text(): t.get_color() for t in axes.texts} == colours
-    heights = {t.get_text(): t.xy[1] for t in axes.texts}
-    assert heights["c"] < heights["a"] < heights["b"] == pytest.approx(heights["a"] + 0.085)
-
-
 XY = {"xlabel": "x", "ylabel": "y"}
 WRONG_VALUES = [
     ("heatmap", ([1.0],), {}, "2 dimension"),
@@ -246,6 +241,9 @@ WRONG_VALUES = [
     ("lines", ([1], {"a": [1]}), {"xlabel": "", "ylabel": "y"}, "xlabel"),
     ("lines", ([0, 1], {"a": [1, 2]}), XY | {"xlog": True}, "positive for xlog"),
     ("lines", ([1], {"a": [1]}), XY | {"bands": {"b": (0, 1)}}, "bands"),
+    ("lines", ([1], {"a": [1]}), XY | {"ends": {"b": None}}, "ends and muted"),
+    ("lines", ([1], {"a": [1]}), XY | {"muted": ["b"]}, "ends and muted"),
+    ("lines", ([1], {"a": [1]}), XY | {"ends": {"a": "pink"}}, "tone must be one of"),
     ("bars", ([1, 2],), {"ylabel": "y"}, "labels must name the 2"),
     ("bars", ([1, 2],), {"ylabel": "y", "labels": "abc"}, "labels must have 2"),
     ("bars", ({"a": np.inf},), {"ylabel": "y"}, "finite"),
@@ -299,6 +297,27 @@ def test_a_mark_is_a_line_from_bottom_to_top_with_its_name(shown):
     plotting.lines([0, 1], {"law": [0, 1]}, marks={"seen up to here": 0.5}, **call)
     without, with_mark = (near(pixels(output), _look.SOFT_INK) for output in shown)
     assert with_mark > without + 400
+
+
+def test_names_at_the_ends_are_in_the_colours_of_the_curves_and_apart(first):
+    picture = pixels(first("named ends"))
+    names = picture[:, int(0.93 * picture.shape[1]) :]  # right of the axes and of the lines to it
+    rows = {
+        tone: np.flatnonzero([near(row[None], TONES[tone]) for row in names])
+        for tone in ("orange", "blue", "grey")
+    }
+    # All three end at 2; sorted by name, each stands a line (of 0.15 inches) above the last.
+    assert all(len(found) > 8 for found in rows.values())
+    new, old, seen = (np.median(rows[tone]) for tone in ("blue", "orange", "grey"))
+    assert new > old + 30 > seen + 60
+
+
+def test_a_curve_that_is_muted_is_thinner(shown):
+    call = {"title": "T", "alt": ALT, "xlabel": "x", "ylabel": "y"}
+    for muted in ([], ["law"]):
+        plotting.lines([0, 1], {"law": [0, 1]}, ends={"law": "green"}, muted=muted, **call)
+    strong, thin = (near(pixels(output), TONES["green"]) for output in shown)
+    assert strong > 1.3 * thin > 0
 
 
 @pytest.mark.untyped

@@ -1,5 +1,6 @@
 """Lines and bars."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -7,6 +8,7 @@ import matplotlib
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
+from tfbook.teaching.plotting._drawing import tone_of
 from tfbook.teaching.plotting._look import (
     INK,
     SOFT_INK,
@@ -37,9 +39,12 @@ def lines(
     points: Mapping[str, tuple] | None = None,
     marks: Mapping[str, float] | None = None,
     ylim: tuple[float, float] | None = None,
-    ends: bool = False,
+    ends: Mapping[str, str | None] | bool = False,
+    muted: Sequence[str] = (),
 ) -> None:
     """Display one curve for each entry of `series` over the common `x`.
+
+    With `ends` there is no legend: each curve has its name at its end, in its own colour.
 
     Args:
         x: Numbers `(n,)`; or a dict with the labels of `series`, one `x` for each.
@@ -56,11 +61,13 @@ def lines(
         points: Label → (x, y): observations, drawn as grey dots without a line.
         marks: Label → x: a dashed line from bottom to top, for a place where something changes.
         ylim: Smallest and largest y.
-        ends: Write the label of each curve at its end, in its colour; no legend.
+        ends: True; or label of a curve or of points → name of its colour (as in a `Drawing`), None
+            for the next one of the cycle. A label may have several lines.
+        muted: Labels of curves that are drawn thin, and named small: what the new one is seen with.
 
     Raises:
         TypeError: if an argument is not made of numbers.
-        ValueError: if lengths differ, a label is unknown, or an axis label is missing.
+        ValueError: if lengths differ, a label or a colour is unknown, or an axis label is missing.
     """
     _axis_names(xlabel, ylabel)
     if not isinstance(series, Mapping) or not series:
@@ -74,11 +81,21 @@ def lines(
             )
     if unknown := set(bands or {}) - set(ys):
         raise ValueError(f"bands must use labels of series, got {sorted(unknown)}")
+    if ends is True:
+        ends = dict.fromkeys(ys)
+    if unknown := (set(ends or ()) - set(ys) - set(points or ())) | (set(muted) - set(ys)):
+        raise ValueError(f"ends and muted must use labels of series, got {sorted(unknown)}")
     fig, ax = figure()
     with style():
         for (k, y), mark in zip(ys.items(), "osD^vP" * (1 + len(ys) // 6), strict=False):
             few = len(y) <= 16 if markers is None else markers
             (line,) = ax.plot(xs[k], y, label=k, marker=mark if few else "", mec="white", mew=1)
+            if ends:
+                line.set(linestyle="-", marker="o" if few else "")
+            if (ends or {}).get(k):
+                line.set_color(tone_of(ends[k]))
+            if k in muted:
+                line.set(linewidth=1.5, marker="", linestyle="-")
             if k in (bands or {}):
                 low, high = (array(b, f"bands[{k!r}]", ndim=1) for b in bands[k])
                 ax.fill_between(xs[k], low, high, color=line.get_color(), alpha=0.16, lw=0)
@@ -106,7 +123,7 @@ def lines(
         ax.set_xlabel(xlabel)
         ax.set_ylabel(ylabel)
         if ends:
-            _write_ends(ax, {k: (xs[k][-1], y[-1]) for k, y in ys.items()})
+            _name_ends(ax, ends, muted, levels or {}, marks or {})
         elif len(ys) + len(levels or {}) + len(points or {}) + len(marks or {}) > 1:
             # Nobody looks for an empty corner between the lines across; above there is room.
             above = {"loc": "lower left", "bbox_to_anchor": (0, 1.02), "ncols": 3}
@@ -262,27 +279,60 @@ def bars(
     show(fig, alt=alt, title=title)
 
 
+def _name_ends(ax, ends, muted, levels, marks) -> None:
+    """Write each label beside the end of its curve, those of levels and marks on their lines."""
+    ax.set_xlim(right=max(line.get_xdata()[-1] for line in ax.lines if line.get_label() in ends))
+    low, high = (ax.transData.transform((1, y))[1] for y in ax.get_ylim())
+    named = []
+    for line in ax.lines:
+        if (words := line.get_label()) not in ends:
+            continue
+        line.set_clip_on(False)
+        at = (ax.transData.transform((1, line.get_ydata()[-1]))[1] - low) / (high - low)
+        named.append([at, at, words, line.get_color(), words in muted])
+    named.sort()
+    for _ in range(200):  # two that would overlap give way alike, and stay beside the axes
+        for place in named:
+            room = 0.036 * (place[2].count("\n") + 1)
+            place[0] = min(max(place[0], room), 1 - room)
+        for below, above in itertools.pairwise(named):
+            rows = (below[2].count("\n") + above[2].count("\n") + 2) / 2
+            if (short := 0.072 * rows + 0.02 - (above[0] - below[0])) > 0:
+                below[0] -= short / 2
+                above[0] += short / 2
+    for at, end, words, color, small in named:
+        ax.annotate(
+            words, (1, end), (1.045, at), "axes fraction", "axes fraction", va="center",
+            color=color, fontsize=11 if small else 12, fontweight="normal" if small else "bold",
+            linespacing=1.15, arrowprops={"arrowstyle": "-", "color": color, "lw": 0.9,
+                                          "shrinkA": 1, "shrinkB": 3, "relpos": (0, 0.5)},
+        )  # fmt: skip
+    for words, y in levels.items():
+        left = _is_crowded(ax, y, 0.55, 1) and not _is_crowded(ax, y, 0, 0.45)
+        ax.annotate(words, (0.01 if left else 0.99, y), (0, 3), ("axes fraction", "data"),
+                    "offset points", ha="left" if left else "right", fontsize=11,
+                    color=SOFT_INK)  # fmt: skip
+    for words, x in marks.items():
+        ax.annotate(words, (x, 0.99), (4, 0), ("data", "axes fraction"), "offset points",
+                    va="top", fontsize=11, color=SOFT_INK)  # fmt: skip
+
+
+def _is_crowded(ax, y: float, left: float, right: float) -> bool:
+    """Tell whether a curve runs through the place above a level, from left to right in the axes."""
+    to_axes = ax.transData + ax.transAxes.inverted()
+    level = to_axes.transform((ax.get_xlim()[1], y))[1]
+    for line in ax.lines:
+        x, at = to_axes.transform(np.column_stack(line.get_data())).T
+        across = np.linspace(left, right, 30)
+        if len(x) > 2 and (np.abs(np.interp(across, x, at) - level - 0.04) < 0.06).any():
+            return True
+    return False
+
+
 def _axis_names(*names: str) -> None:
     for name in names:
         if not isinstance(name, str) or not name.strip():
             raise ValueError(f"xlabel and ylabel must say what is drawn, got {name!r}")
-
-
-def _write_ends(ax, ends: Mapping[str, tuple[float, float]]) -> None:
-    """Write labels at the ends of curves, moved apart where they would touch."""
-    apart = 0.085  # of the axes' height: a line of text
-    ax.set_xlim(ax.get_xlim())  # the words may not move what they belong to
-    ax.set_ylim(ax.get_ylim())
-    place = ax.transScale + ax.transLimits
-    heights = sorted((place.transform(end)[1], k) for k, end in ends.items())
-    free = 0.0
-    for height, label in heights:
-        free = max(height, free)
-        colour = next(line.get_color() for line in ax.get_lines() if line.get_label() == label)
-        ax.annotate(label, (ends[label][0], free), (9, 0), xycoords=ax.get_xaxis_transform(),
-                    textcoords="offset points", va="center", color=colour,
-                    fontweight="bold", annotation_clip=False)  # fmt: skip
-        free += apart
 
 
 def _log_axis(ax, x: np.ndarray) -> None:

@@ -129,7 +129,7 @@ class Drawing:
             )
         with style():
             self.ax.text(
-                x, y, words, ha=align, va="center", color=_tone(tone, INK), fontsize=SIZES[size],
+                x, y, words, ha=align, va="center", color=tone_of(tone, INK), fontsize=SIZES[size],
                 fontweight="bold" if bold else "normal", linespacing=1.25, zorder=5,
             )  # fmt: skip
 
@@ -138,7 +138,7 @@ class Drawing:
         shape: str | None = None, tone: str = "grey", filled: bool = True,
     ) -> Place:  # fmt: skip
         """Draw a block with rounded corners, its name inside and its shape below the name."""
-        colour = _tone(tone)
+        colour = tone_of(tone)
         with style():
             self.ax.add_patch(
                 FancyBboxPatch(
@@ -206,7 +206,7 @@ class Drawing:
                     number_text(values[i, j], digits) if written and seen[i, j] else "",
                     focus is not None and i != focus,
                 )
-        colour = _tone(tone)
+        colour = tone_of(tone)
         with style():
             self.ax.add_patch(
                 Rectangle((x, y), place.width, place.height, fill=False, edgecolor=colour,
@@ -254,7 +254,7 @@ class Drawing:
         `bend` curves it (positive: to the right of its way); `wide` is the line's width in points;
         `above` says how many units over the middle the words stand.
         """
-        colour = _tone(tone)
+        colour = tone_of(tone)
         with style():
             self.ax.add_patch(
                 FancyArrowPatch(
@@ -284,7 +284,7 @@ class Drawing:
             self.ax.add_patch(
                 FancyArrowPatch(
                     path=Path(points), arrowstyle="-|>", mutation_scale=10 + 2.2 * wide,
-                    color=_tone(tone), linewidth=wide, joinstyle="round", zorder=3,
+                    color=tone_of(tone), linewidth=wide, joinstyle="round", zorder=3,
                 )  # fmt: skip
             )
         if words:
@@ -295,10 +295,10 @@ class Drawing:
         """Draw a plus sign in a circle, where something is added to a stream."""
         with style():
             self.ax.add_patch(
-                Circle((x, y), 0.32, facecolor="white", edgecolor=_tone(tone), lw=1.8, zorder=4)
+                Circle((x, y), 0.32, facecolor="white", edgecolor=tone_of(tone), lw=1.8, zorder=4)
             )
             for across, down in ((0.17, 0), (0, 0.17)):
-                self.ax.plot([x - across, x + across], [y - down, y + down], color=_tone(tone),
+                self.ax.plot([x - across, x + across], [y - down, y + down], color=tone_of(tone),
                              linewidth=2, linestyle="-", zorder=5)  # fmt: skip
         return Place(x - 0.32, y - 0.32, 0.64, 0.64)
 
@@ -326,11 +326,11 @@ class Drawing:
         What is drawn upon it covers it.
         """
         with style():
-            self.ax.plot(*zip(start, end, strict=True), color=_pale(_tone(tone), 0.3),
+            self.ax.plot(*zip(start, end, strict=True), color=_pale(tone_of(tone), 0.3),
                          linewidth=13, solid_capstyle="butt", linestyle="-", zorder=1)  # fmt: skip
             self.ax.add_patch(
                 FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=13, shrinkA=2,
-                                color=_tone(tone), linewidth=1.2, shrinkB=0, zorder=1.5)
+                                color=tone_of(tone), linewidth=1.2, shrinkB=0, zorder=1.5)
             )  # fmt: skip
         if words:
             self.text(start[0], start[1] + 0.55, words, tone=tone, size="small")
@@ -440,7 +440,8 @@ def who_sees_whom(
     sheet.show(title=title, alt=alt)
 
 
-def _tone(name: str | None, default: str = SOFT_INK) -> str:
+def tone_of(name: str | None, default: str = SOFT_INK) -> str:
+    """Return a named colour, or the default without a name."""
     if name is None:
         return default
     if name not in TONES:

@@ -11,7 +11,9 @@ import pytest
 LONG = (
     "tests/site/test_jupyterlab.py",  # beside it nothing that starts a browser
     "tests/package/test_exercises.py",
+    "chapters/12_generation.ipynb",  # it and two more read 540 MB a token, one at a time
     "tests/site/test_explorables.py",
+    "chapters/project_generation.ipynb",
     "tests/package/test_*experiment*.py",
     "chapters/*.ipynb",
     "tests/site/test_pages.py",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import hypothesis
 import jaxtyping
+import kernels
 import pytest
 import shapecheck
 from units import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401
@@ -20,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 shapecheck.install()
+kernels.install()
 
 # A check that passes in a test is not the reader's.
 os.environ["TFBOOK_DATA"] = tempfile.mkdtemp(prefix="tfbook-data-")

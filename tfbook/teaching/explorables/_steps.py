@@ -144,8 +144,8 @@ def attention_steps(
             asked = ", ".join(f"{f} {x:g}" for f, x in zip(features, now["query"], strict=True))
             mixed = ", ".join(f"{f} {x:.3f}" for f, x in zip(features, got["output"], strict=True))
             story = f"""A query ({asked}) meets the keys of “{" ".join(tokens)}”. Each score is the
-            dot product of the query with a key; the scores are divided by √{size}, and the softmax
-            turns them into weights: {shares}. The output is the sum of the values with these
+            dot product of the query with a key, divided by √{size}, and the softmax turns the
+            scores into weights: {shares}. The output is the sum of the values with these
             weights: {mixed}."""
         else:
             word = got["tokens"][min(now["row"], len(got["tokens"]) - 1)]

@@ -83,28 +83,29 @@ def attention_walk(
             ],
         },
         {
-            "caption": "A score says how well a key fits: query times key, number by number, "
+            "caption": "A product says how well a key fits: query times key, number by number, "
             f"added up. For {token}: {_sum(zip(asked, k[best], strict=True), scores[best])}.",
-            "formula": "s_j = q · k_j",
+            "formula": "q · k_j" if scale else "s_j = q · k_j",
             "parts": [
                 "q", {"matrix": "K", **chosen},
-                {"bars": "scores", "values": scores, "at": (1, 1), **rows, **chosen, "digits": 2},
+                {"bars": "scores", "values": scores, "at": (1, 1), **rows, **chosen, "digits": 2,
+                 "label": "products" if scale else "scores"},
             ],
             "arrows": [("q", "K"), ("K", "scores", "q · k_j")],
         },
         {
-            "caption": f"Divided by {root}, the scores keep the spread that a single product has, "
-            f"however wide the keys are. For {token}: {_n(scores[best])} becomes "
-            f"{_n(scaled[best])}.",
-            "formula": "s_j / √d_k",
-            "parts": [{"bars": "scores", "values": scaled, "label": "scores / √d_k"}],
+            "caption": f"A score is a product divided by {root}: so scores keep the spread that a "
+            f"single product has, however wide the keys are. For {token}: {_n(scores[best])} "
+            f"becomes {_n(scaled[best])}.",
+            "formula": "s_j = q · k_j / √d_k",
+            "parts": [{"bars": "scores", "values": scaled, "label": "scores"}],
             "pale": ["q", "K"],
         },
         {
             "caption": "The softmax makes weights of the scores: the exponential of each, divided "
             f"by their sum. All are positive, and together they are 1. {token} gets "
             f"{_n(weights[best])}.",
-            "formula": "w_j = exp(s_j) / (exp(s_1) + … + exp(s_m))",
+            "formula": "α_j = exp(s_j) / (exp(s_1) + … + exp(s_m))",
             "parts": [
                 "scores",
                 {"bars": "weights", "values": weights, "at": (1, 2), **rows, **chosen, "digits": 2,
@@ -125,7 +126,7 @@ def attention_walk(
         {
             "caption": "The output is the sum of the values, each times its weight. Its first "
             f"number: {_sum(zip(weights, (row[0] for row in v), strict=True), output[0])}.",
-            "formula": "o = w_1 v_1 + … + w_m v_m",
+            "formula": "o = α_1 v_1 + … + α_m v_m",
             "parts": [
                 {"bars": "weights", "highlight": None}, {"matrix": "V", "highlight": None},
                 {"matrix": "output", "values": output, "at": (2, 3), "digits": 2},

@@ -129,8 +129,9 @@ class Drawing:
             )
         with style():
             self.ax.text(
-                x, y, words, ha=align, va="center", color=tone_of(tone, INK), fontsize=SIZES[size],
-                fontweight="bold" if bold else "normal", linespacing=1.25, zorder=5,
+                x, y, words, ha=align, va="center_baseline", color=tone_of(tone, INK),
+                fontsize=SIZES[size], fontweight="bold" if bold else "normal", linespacing=1.25,
+                zorder=5,
             )  # fmt: skip
 
     def block(

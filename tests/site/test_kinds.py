@@ -471,7 +471,11 @@ def at_step(drawing, k, count):
     assert drawing.locator(".tfx-place").inner_text() == f"Step {k + 1} of {count}"
 
 
-@pytest.mark.parametrize(("name", "scale"), [("walk", True), ("unscaled", False)])
+@pytest.mark.parametrize(
+    ("name", "scale", "origin"),
+    [("walk", True, "http"), ("walk", True, "file"), ("unscaled", False, "file")],
+    indirect=["origin"],
+)
 def test_the_walk_shows_the_packages_numbers(reader, origin, name, scale):
     drawing = stage(reader()(origin=origin), name)
     q, k, v = (torch.tensor(x, dtype=torch.double) for x in ([Q], KEYS, VALUES))

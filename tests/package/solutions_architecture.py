@@ -1118,6 +1118,72 @@ def next_summed(decode, tokens):
     return F.cross_entropy(decode(tokens[:, :-1]).mT, tokens[:, 1:], reduction="sum")
 
 
+# prefix-attention -------------------------------------------------------------------------------
+
+
+def masked(q, k, v, allowed):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
+
+
+def places(q):
+    at = torch.arange(q.shape[-2])
+    return at[:, None], at
+
+
+@right("prefix-attention")
+def prefix_by_two_reasons(q, k, v, prefix):
+    i, j = places(q)
+    return masked(q, k, v, (j <= i) | (j < prefix))
+
+
+@right("prefix-attention")
+def prefix_by_a_block(q, k, v, prefix):
+    allowed = torch.ones(q.shape[-2], q.shape[-2]).tril().bool()
+    allowed[:, :prefix] = True
+    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~allowed, -torch.inf)
+    return scores.softmax(dim=-1) @ v
+
+
+@wrong("prefix-attention", "causal everywhere")
+def prefix_forgotten(q, k, v, prefix):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@wrong("prefix-attention", "Every token reads every token")
+def prefix_without_mask(q, k, v, prefix):
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+@wrong("prefix-attention", "does not read the prompt")
+def prefix_apart(q, k, v, prefix):
+    i, j = places(q)
+    return masked(q, k, v, (j < prefix) & (i < prefix) | (j <= i) & (j >= prefix))
+
+
+@wrong("prefix-attention", "too short")
+def prefix_too_short(q, k, v, prefix):
+    i, j = places(q)
+    return masked(q, k, v, (j <= i) | (j < prefix - 1))
+
+
+@wrong("prefix-attention", "too long")
+def prefix_too_long(q, k, v, prefix):
+    i, j = places(q)
+    return masked(q, k, v, (j <= i) | (j <= prefix))
+
+
+@wrong("prefix-attention", "turned round")
+def prefix_turned_round(q, k, v, prefix):
+    i, j = places(q)
+    return masked(q, k, v, (i <= j) | (i < prefix))
+
+
+@wrong("prefix-attention", "Which columns may row i read")
+def prefix_of_the_prompt_only(q, k, v, prefix):
+    i, j = places(q)
+    return masked(q, k, v, (j < max(prefix, 1)).expand(q.shape[-2], -1))
+
+
 # small-gpt --------------------------------------------------------------------------------------
 
 

@@ -55,7 +55,7 @@ BUILT = {
     "curriculum": lambda m: curriculum(),
     "decay": lambda m: count(m.begin("pre", 0, n_layers=2, d_model=64)),
     "depth": lambda m: count(
-        m.model_of("replaced", 1, SHAKESPEARE), m.model_of("pre", 12, SHAKESPEARE)
+        m.model_of("added", 2, SHAKESPEARE), m.model_of("pre", 12, SHAKESPEARE)
     ),
     "descent": lambda m: count(m.begin("pre", 0, n_layers=2, d_model=64)),
     "extrapolation": lambda m: count(

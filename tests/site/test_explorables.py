@@ -2313,7 +2313,7 @@ def check_chapter_of_positions(page):
 
 
 def check_architecture(page):
-    check_shape(page.locator('[data-module="shape_tracer"]'))
+    check_shape(page.locator('[data-module="shape_tracer"]'), "gpt2")
     figure = page.locator('[data-module="next_token_sampling"]')  # of the model trained there
     shares = [*values(figure, "before", 12), value(figure, "before[others]")]
     assert sum(shares) == pytest.approx(1, abs=12 * TOLERANCE)

@@ -1,15 +1,15 @@
-"""How deep can a model be: without residual connections, with them, with norms before or behind?
+"""How deep can a model be: without norms, with norms before or behind, from two starts?
 
 A decoder learns to predict the next character of Shakespeare: embedding and learned positions, then
-L layers of causal attention and feed-forward network, then a linear map to the characters. It is
-wired in four ways: each part replaces its input ("replaced"), is added to it ("added"), is added
-and reads a normalised input ("pre"), is added and the sum is normalised ("post"). All linear maps
-start as in the model of 2017, with Xavier's uniform weights and biases of 0. All models see the
-same batches.
+L blocks of causal attention and feed-forward network, then a linear map to the characters. It is
+wired in three ways: each part is added to its input ("added"), is added and reads a normalised
+input ("pre"), is added and the sum is normalised ("post"). (In the fourth, "replaced", a part takes
+the place of its input; `ladder` trains such models.) Its linear maps start in two ways: as PyTorch
+starts them ("pytorch"), or as in the model of 2017 ("xavier"), with Xavier's uniform weights, which
+are larger, and biases of 0. All models see the same batches at the same rate.
 
-The log holds the loss on 12,800 characters of another split, in nats a character and at most 99. Of
-two rates the better one counts, for each wiring and depth: `losses[wiring]` has a list over seeds
-for each depth, `chosen[wiring]` the rate chosen.
+The log holds the loss on 12,800 characters of another split, in nats a character and at most 99:
+`losses[start][wiring]` has a list over seeds for each depth.
 
 Explained in: chapters/05_architecture, section "Norms: keep the numbers in bounds".
 """
@@ -23,18 +23,17 @@ from torch import Tensor, nn
 from tfbook import data
 from tfbook.experiments.warmup import letters
 
-__all__ = ["SMOKE", "WIRINGS", "model_of", "run", "train"]
+__all__ = ["SMOKE", "STARTS", "WIRINGS", "model_of", "run", "train"]
 
 WIDTH, HEADS, CONTEXT, BATCH = 64, 4, 32, 16
-WIRINGS = ("replaced", "added", "pre", "post")
-RATES = (0.001, 0.003)
-LARGEST = 99.0
-SMOKE = {"depths": (1, 2), "seeds": (0,), "steps": 2, "rates": (0.01,)}
+STARTS, WIRINGS = ("pytorch", "xavier"), ("added", "post", "pre")
+RATE, LARGEST = 0.008, 99.0
+SMOKE = {"depths": (1, 2), "seeds": (0,), "steps": 2}
 CARD = {
-    "model": "decoders of 1 to 12 layers, width {WIDTH}, {smallest:,} to {largest:,} parameters",
+    "model": "decoders of 2 to 12 blocks, width {WIDTH}, {smallest:,} to {largest:,} parameters",
     "data": "Shakespeare, windows of {CONTEXT} characters",
     "batch": "batches of {BATCH}",
-    "rate": "the better of the rates {rates_first:g} and {rates_last:g}",
+    "rate": "rate {RATE:g}, rising and then falling",
 }
 
 
@@ -100,11 +99,16 @@ class Characters(nn.Module):
         return self.head(self.layers(x))
 
 
-def model_of(wiring: str, depth: int, vocabulary: int) -> nn.Module:
-    """Return an untrained model of `depth` layers."""
+def model_of(wiring: str, depth: int, vocabulary: int, start: str = "xavier") -> nn.Module:
+    """Return an untrained model of `depth` blocks."""
     parts: list[Callable[[], nn.Module]] = [CausalAttention, feed_forward]
     layers: list[nn.Module] = [Wired(part(), wiring) for _ in range(depth) for part in parts]
-    return Characters(vocabulary, [*layers, nn.LayerNorm(WIDTH)] if wiring == "pre" else layers)
+    made = Characters(vocabulary, [*layers, nn.LayerNorm(WIDTH)] if wiring == "pre" else layers)
+    if start == "pytorch":
+        for part in made.modules():
+            if isinstance(part, nn.Linear):
+                part.reset_parameters()
+    return made
 
 
 def batch(ids: Tensor, size: int, chance: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -114,14 +118,15 @@ def batch(ids: Tensor, size: int, chance: torch.Generator) -> tuple[Tensor, Tens
     return window[:, :-1], window[:, 1:]
 
 
-def train(wiring: str, depth: int, seed: int, rate: float, steps: int = 120) -> float:
+def train(start: str, wiring: str, depth: int, seed: int, steps: int = 200) -> float:
     """Train one model; return its loss on the other split, in nats a character."""
     ids, held = letters("train"), letters("valid")
     torch.manual_seed(seed)
-    model, chance = model_of(wiring, depth, int(ids.max()) + 1), torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), fused=True)
+    model = model_of(wiring, depth, int(ids.max()) + 1, start)
+    chance = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), fused=True)
     for step in range(steps):
-        optimizer.param_groups[0]["lr"] = rate * min(1, (step + 1) / 30, 1.02 - step / steps)
+        optimizer.param_groups[0]["lr"] = RATE * min(1, (step + 1) / 30, 1.02 - step / steps)
         x, y = batch(ids, BATCH, chance)
         optimizer.zero_grad()
         F.cross_entropy(model(x).mT, y).backward()
@@ -133,33 +138,31 @@ def train(wiring: str, depth: int, seed: int, rate: float, steps: int = 120) -> 
 
 
 def run(
-    *, depths: tuple[int, ...] = (1, 2, 4, 8, 12), seeds: tuple[int, ...] = (0, 1),
-    steps: int = 120, rates: tuple[float, ...] = RATES,
+    *, depths: tuple[int, ...] = (2, 4, 8, 12), seeds: tuple[int, ...] = (0, 1, 2),
+    steps: int = 200,
 ) -> tuple[dict, None]:  # fmt: skip
-    """Train every wiring at every depth with every seed and rate; keep the better rate.
+    """Train every wiring at every depth, from both starts, with every seed.
 
     Returns:
-        the log: `losses[wiring]` is a list over `depths` of lists over `seeds`.
+        the log: `losses[start][wiring]` is a list over `depths` of lists over `seeds`.
     """
-    losses, chosen = {}, {}
-    for wiring in WIRINGS:
-        losses[wiring], chosen[wiring] = [], []
-        for depth in depths:
-            tried = {
-                rate: [round(train(wiring, depth, seed, rate, steps), 3) for seed in seeds]
-                for rate in rates
-            }
-            best = min(tried, key=lambda rate: sum(tried[rate]))
-            losses[wiring].append(tried[best])
-            chosen[wiring].append(best)
     vocabulary = len(set(data.shakespeare("train")))
     sizes = [
         sum(p.numel() for p in model_of(wiring, depth, vocabulary).parameters())
         for wiring in WIRINGS
         for depth in depths
     ]
+    losses = {
+        start: {
+            wiring: [
+                [round(train(start, wiring, depth, seed, steps), 3) for seed in seeds]
+                for depth in depths
+            ]
+            for wiring in WIRINGS
+        }
+        for start in STARTS
+    }
     return {
-        "settings": {"steps": steps, "rates": list(rates), "smallest": min(sizes),
-                     "largest": max(sizes)},
-        "seeds": list(seeds), "depths": list(depths), "losses": losses, "chosen": chosen,
+        "settings": {"steps": steps, "smallest": min(sizes), "largest": max(sizes)},
+        "seeds": list(seeds), "depths": list(depths), "losses": losses,
     }, None  # fmt: skip

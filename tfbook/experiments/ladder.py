@@ -3,10 +3,11 @@
 Decoders learn to predict the next character of Shakespeare. The first has no layer: embedding,
 learned positions, and a linear map to the characters. The others add one part after the other:
 attention whose output takes the place of its input; the same, added to it; feed-forward networks
-behind the attentions, or as many parameters in more attentions; norms, which makes it a GPT; and
-the parts of LLaMA in the same wiring. "GPT with a fault" has its norms in the stream before each
-part, so that the norm's output, and not the stream, is added to. All start as PyTorch starts them,
-and see the same batches at the same rate.
+behind the attentions, or as many parameters in more attentions; norms, which makes it a GPT. "GPT
+with a fault" has its norms in the stream before each part, so that the norm's output, and not the
+stream, is added to. Then the GPT becomes a LLaMA, one exchange after the other: each name that
+begins with "+" has its own exchange and all those before it; the last one takes away the biases and
+ties the tables. All start as PyTorch starts them, and see the same batches at the same rate.
 
 The log holds, for each model, the loss on 12,800 characters of another split in nats a character,
 one number for each seed (`losses`), and the number of parameters (`parameters`).
@@ -35,7 +36,9 @@ CARD = {
     "rate": "rate {RATE:g}, rising and then falling",
 }
 PAIR: list[Callable[[], nn.Module]] = [CausalAttention, feed_forward]
-# Name → (wiring, the parts); LLaMA is built by the package.
+# From a GPT to a LLaMA; these are built by the package, each with all exchanges up to its own.
+EXCHANGES = ("+ RMSNorm", "+ SwiGLU", "+ rotary", "+ grouped heads", "LLaMA")
+# Name → (wiring, the parts).
 MODELS: dict[str, tuple[str, list[Callable[[], nn.Module]]]] = {
     "no layer": ("replaced", []),
     "1 attention": ("replaced", [CausalAttention]),
@@ -46,7 +49,7 @@ MODELS: dict[str, tuple[str, list[Callable[[], nn.Module]]]] = {
     "2 × (attention, network), added": ("added", PAIR * 2),
     "GPT": ("pre", PAIR * 2),
     "GPT with a fault": ("fault", PAIR * 2),
-    "LLaMA": ("pre", []),
+    **{name: ("pre", []) for name in EXCHANGES},
 }
 
 
@@ -59,20 +62,34 @@ class Faulty(Wired):
         return x + self.part(x)
 
 
-class Llama(nn.Module):
-    """The package's decoder with the parts of LLaMA, as a map from ids to logits."""
+class Exchanged(nn.Module):
+    """The package's decoder with some of LLaMA's parts, as a map from ids to logits."""
 
-    def __init__(self, vocabulary: int) -> None:
-        """Build two blocks with two groups of heads, and start them as the others."""
+    def __init__(self, vocabulary: int, exchanges: int) -> None:
+        """Build two blocks with the first so many of `EXCHANGES`, and start them as the others."""
         super().__init__()
-        attention = models.Attention(4, n_kv_heads=2, position=models.Rotary(), bias=False)
-        layer = models.Layer(
-            attention, models.FFN(170, "swiglu", bias=False), norm=models.Norm("rms")
+        gated, turned, grouped, bare = (exchanges > i for i in range(1, 5))
+        attention = models.Attention(
+            4,
+            n_kv_heads=2 if grouped else None,
+            position=models.Rotary() if turned else None,
+            bias=not bare,
         )
+        size, kind = (170, "swiglu") if gated else (4 * WIDTH, "relu")
+        network = models.FFN(size, kind, bias=not bare)
+        layer = models.Layer(attention, network, norm=models.Norm("rms"))
         self.model = models.build(
-            models.TransformerConfig(vocabulary, WIDTH, decoder=[layer] * 2, max_len=CONTEXT)
-        )
+            models.TransformerConfig(
+                vocabulary, WIDTH, decoder=[layer] * 2, max_len=CONTEXT,
+                embedding=models.Tokens(None if turned else models.Learned()),
+                head=models.NextToken(tie_embeddings=bare, bias=not bare),
+            )
+        )  # fmt: skip
         nn.init.normal_(self.model.embed.weight, std=WIDTH**-0.5)
+        if not turned:
+            nn.init.normal_(self.model.position.weight, std=WIDTH**-0.5)
+        if not bare:  # as `nn.Linear` starts
+            nn.init.kaiming_uniform_(self.model.head.weight, a=5**0.5)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return scores of the next character, from (B, N) to (B, N, V)."""
@@ -81,8 +98,8 @@ class Llama(nn.Module):
 
 def model_of(name: str, vocabulary: int) -> nn.Module:
     """Return an untrained model, its linear maps as PyTorch starts them."""
-    if name == "LLaMA":
-        made: nn.Module = Llama(vocabulary)
+    if name in EXCHANGES:
+        made: nn.Module = Exchanged(vocabulary, 1 + EXCHANGES.index(name))
     else:
         wiring, parts = MODELS[name]
         layers: list[nn.Module] = [

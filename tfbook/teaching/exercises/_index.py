@@ -44,6 +44,7 @@ FILES = {
     "swiglu": "architecture.layers",
     "shift-right": "architecture.loss",
     "off-by-one": "architecture.whole",
+    "prefix-attention": "architecture.whole",
     "encoder-layer": "architecture.blocks",
     "block-that-trains": "architecture.blocks",
     "mask-tokens": "architecture.corruption",

@@ -1,4 +1,4 @@
-"""The exercises of chapter 05 on a whole GPT: one that trains, and a loss with a fault."""
+"""The exercises of chapter 05 on a whole GPT: one that trains, a fault, and another family."""
 
 import math
 from collections.abc import Callable
@@ -15,6 +15,7 @@ from tfbook.teaching.exercises._spec import (
     expect,
     expect_tensor,
     numbers,
+    plain_attention,
 )
 
 # off-by-one -------------------------------------------------------------------------------------
@@ -102,6 +103,84 @@ OFF_BY_ONE = Exercise(
         "Look at `batch` in the chapter: what is the difference between `x` and `y`?",
     ),
     broken=True,
+)
+
+# prefix-attention -------------------------------------------------------------------------------
+
+
+def prefix_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, prefix: int
+) -> torch.Tensor:
+    """Attend as a prefix model does: both ways inside the prompt, causally behind it.
+
+    q: queries (B, h, N, d). k: keys, likewise. v: values, likewise.
+    prefix: the length of the prompt, 0 ≤ prefix ≤ N.
+    Returns: (B, h, N, d).
+    """
+    ...
+
+
+def _seen_by_prefix(n: int, prefix: int) -> torch.Tensor:
+    at = torch.arange(n)
+    return (at <= at[:, None]) | (at < prefix)
+
+
+def _compare_prefix(attend: Any, n: int, prefix: int, seed: int) -> None:
+    q, k, v = (numbers(2, 2, n, 4, seed=seed + i) for i in range(3))
+    causal, everything = _seen_by_prefix(n, 0), torch.ones(n, n, dtype=torch.bool)
+    at = torch.arange(n)
+    apart = causal & ((at < prefix) == (at < prefix)[:, None]) | (
+        (at < prefix) & (at < prefix)[:, None]
+    )
+    masks = {
+        "This is causal everywhere: a token of the prompt does not read those behind it.": causal,
+        "Every token reads every token: what comes after the prompt sees its own future.":
+            everything,
+        "What comes after the prompt does not read the prompt.": apart,
+        "The prompt is one token too short.": _seen_by_prefix(n, prefix - 1),
+        "The prompt is one token too long.": _seen_by_prefix(n, prefix + 1),
+        "The mask is turned round: mask[i, j] says whether i may read j.":
+            _seen_by_prefix(n, prefix).mT,
+    }  # fmt: skip
+    right = plain_attention(q, k, v, _seen_by_prefix(n, prefix))
+    expect(
+        attend(q, k, v, prefix),
+        right,
+        "Not every token reads what it may. Which columns may row i read, if i < prefix, and "
+        "which if not?",
+        given={"N": n, "prefix": prefix},
+        mistakes={
+            words: y
+            for words, mask in masks.items()
+            if not torch.equal(y := plain_attention(q, k, v, mask), right)
+        },
+    )
+
+
+def _prefix_inside(attend: Any) -> None:
+    """A prompt of 3 tokens among 6."""
+    _compare_prefix(attend, 6, 3, seed=491)
+
+
+def _prefix_ends(attend: Any) -> None:
+    """Without a prompt it is causal; a prompt as long as the text is read both ways."""
+    for prefix in (0, 5):
+        _compare_prefix(attend, 5, prefix, seed=495)
+
+
+PREFIX_ATTENTION = Exercise(
+    name="prefix-attention",
+    title="Between GPT and BERT",
+    level=2,
+    section='chapters/05_architecture, section "Three families, by the lines that change"',
+    stub=prefix_attention,
+    properties=(_prefix_inside, _prefix_ends),
+    hints=(
+        "Draw the grid for six tokens and a prompt of three: which cells have a dot?",
+        "Token i may read token j for either of two reasons.",
+        "`F.scaled_dot_product_attention` takes `attn_mask`, a boolean tensor (N, N), True where "
+        "row i may read column j. Compare two `torch.arange(N)`, one of them as a column.",
+    ),
 )
 
 # small-gpt --------------------------------------------------------------------------------------
@@ -245,4 +324,4 @@ SMALL_GPT = Exercise(
     ),
 )
 
-EXERCISES = (OFF_BY_ONE, SMALL_GPT)
+EXERCISES = (OFF_BY_ONE, PREFIX_ATTENTION, SMALL_GPT)

@@ -73,6 +73,7 @@ BUILT = {
     "repetition": lambda m: count(small(SHAKESPEARE)),
     "root_of_width": lambda m: count(m.Player(256, True, torch.Generator())),
     "sentiment": lambda m: count(m.Classifier(pretrained.load("minilm-l6").model)),
+    "sick": lambda m: count(m.begin(0)),
     "shakespeare": lambda m: of_log("shakespeare", "plain", "ours", "lstm", "shipped"),
     "summaries": lambda m: count(*(m.Summariser(copies=copies) for copies in (False, True))),
     "transfer": lambda m: count(*(m.model(width, way, 0) for width in (32, 256) for way in m.WAYS)),

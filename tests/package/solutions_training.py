@@ -1253,7 +1253,7 @@ def loop(
         at = step + late
         share = 0.5 * (1 + math.cos(math.pi * (at - warmup) / (steps - warmup))) if fall else 1.0
         if at < warmup:
-            share = (at + 1) / warmup if warm else 1.0
+            share = (at + 1) / (warmup + 1) if warm else 1.0
         optimizer.param_groups[0]["lr"] = rate * share
         loss = loss_of(model, batches(step))
         if zero:
@@ -1280,7 +1280,7 @@ def loop_with_a_scheduler(model, loss_of, batches, steps, rate, warmup, clip):
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.99), weight_decay=0.1)
     course = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
-        lambda s: (s + 1) / warmup
+        lambda s: (s + 1) / (warmup + 1)
         if s < warmup
         else 0.5 * (1 + math.cos(math.pi * (s - warmup) / (steps - warmup))),
     )

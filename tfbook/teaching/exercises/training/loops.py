@@ -110,7 +110,7 @@ def train_loop(
     """Train a model, in place: AdamW, a warm-up, a cosine, and clipping.
 
     AdamW has the betas 0.9 and 0.99 and the decay 0.1. The learning rate of step s, from 0, is
-    rate · (s + 1) / warmup while s < warmup; after that rate · ½ (1 + cos(π u)),
+    rate · (s + 1) / (warmup + 1) while s < warmup; after that rate · ½ (1 + cos(π u)),
     u = (s − warmup) / (steps − warmup).
 
     model: what is trained. loss_of: from the model and a batch to a loss, shape (). batches: from
@@ -151,7 +151,7 @@ def _trained(
         at = step + late
         share = 0.5 * (1 + math.cos(math.pi * (at - WARMUP) / (STEPS - WARMUP))) if fall else 1.0
         if at < WARMUP:
-            share = (at + 1) / WARMUP if warm else 1.0
+            share = (at + 1) / (WARMUP + 1) if warm else 1.0
         optimizer.param_groups[0]["lr"] = RATE * share
         loss = loss_of(model, batches(step))
         if zero:
@@ -200,7 +200,7 @@ def _slips(which: int) -> dict[str, Any]:
         "The gradient is not clipped before the step.": wrong(clip="none"),
         "Each number was clipped by itself. Shorten the gradient as a whole, by its length.":
             wrong(clip="value"),
-        "The warm-up is missing: step s < warmup has the share (s + 1) / warmup.":
+        "The warm-up is missing: step s < warmup has the share (s + 1) / (warmup + 1).":
             wrong(warm=False),
         "The fall is missing: after the warm-up the rate follows half a cosine.": wrong(fall=False),
         "The schedule is one step ahead: set the rate before the step it belongs to.":

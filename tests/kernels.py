@@ -12,6 +12,7 @@ its connection, and the fork ends.
 
 import atexit
 import functools
+import importlib
 import json
 import os
 import select
@@ -61,6 +62,8 @@ def serve():
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as a kernel does
     import ipykernel.kernelapp
 
+    for library in ("torch", "torch._dynamo", "matplotlib.figure"):
+        importlib.import_module(library)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that have ended are not waited for
     door = socket.socket(socket.AF_UNIX)
     door.bind(os.environ[WHERE])

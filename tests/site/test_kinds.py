@@ -517,7 +517,7 @@ def test_steps_are_turned_by_buttons_keys_and_fingers(reader):
     turn(drawing, "ArrowRight")
     assert page.evaluate("scrollY") == before
     status = drawing.get_by_role("status")
-    status.filter(has_text="Step 2 of 6. A score says how well a key fits").wait_for()
+    status.filter(has_text="Step 2 of 6. A product says how well a key fits").wait_for()
 
 
 def test_each_step_says_one_caption_and_its_formula(reader):

@@ -44,7 +44,7 @@ test: $(VENV)/.test $(VENV)/.models  ## run every test: style, package, exercise
 	@$(TESTS) --collect-only -qq >/dev/null 2>&1 & collected=$$!; \
 		$(MAKE) --no-print-directory $(BUILT); built=$$?; wait $$collected; exit $$built
 	@$(TESTS) -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-		--nbval-kernel-startup-timeout 180 --nbval-cell-timeout 300
+		--nbval-kernel-startup-timeout 300 --nbval-cell-timeout 900
 
 lab: $(VENV)/.book $(VENV)/.models  ## open your copies of the chapters in JupyterLab, in work/
 	@$(BIN)/python book/tools/lab.py

@@ -49,8 +49,9 @@ def _nursery():
     assert child.stdout.readline() == "ready\n", "the process that forks kernels did not begin"
 
     def end():
-        child.stdin.close()  # with it the child ends, also when this process is killed
+        child.kill()  # where this process is killed itself, the child ends with its input
         child.wait()
+        child.stdin.close()
         child.stdout.close()
         folder.cleanup()
 

@@ -16,6 +16,7 @@ FORGET = """() => {
   Storage.prototype.setItem = () => {};
 }"""
 WIDTH, PHONE = 1280, 390
+PATIENCE = 60_000  # ms for what must come; it bounds what hangs, on a slow machine too
 PLAIN_BUDGET, FIGURE_BUDGET = 800_000, 1_200_000
 
 # Formulas that MathJax could not read, and TeX that it never saw.
@@ -220,7 +221,7 @@ def _turn(page, theme):
     sync_api = pytest.importorskip("playwright.sync_api")
     with contextlib.suppress(sync_api.TimeoutError):
         turned = f"document.documentElement.dataset.theme === '{theme}'"
-        page.wait_for_function(turned, timeout=2000)
+        page.wait_for_function(turned, timeout=PATIENCE)
     page.evaluate(
         "() => document.getAnimations().filter((a) => a instanceof CSSTransition)"
         ".forEach((a) => a.finish())"

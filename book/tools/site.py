@@ -330,6 +330,9 @@ def entrance(page: str, title: str) -> str:
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register everything with Sphinx."""
     pybtex.plugin.register_plugin("pybtex.style.formatting", "book", BookStyle)
+    for name in ("plaintext", "docutils"):  # each citation asks; looking them up takes long
+        backend = pybtex.plugin.find_plugin("pybtex.backends", name)
+        pybtex.plugin.register_plugin("pybtex.backends", name, backend, force=True)
     for name, directive in pages.DIRECTIVES.items():
         app.add_directive(name, directive)
     for part in (code_links, corrections, folds):

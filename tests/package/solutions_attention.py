@@ -641,6 +641,99 @@ class LayerDetached(Layer):
         return self.hide(q.detach() @ k.mT.detach() / math.sqrt(k.shape[-1])).softmax(-1) @ v
 
 
+# circle-matrices --------------------------------------------------------------------------------
+
+
+KINDS, COLOURS = torch.eye(3), torch.eye(4)
+
+
+def circle(asks=9 * KINDS[[2, 0, 1]], answers=KINDS, hands=COLOURS):
+    """Three matrices whose rows for the kinds, or for the colours, are given."""
+    none = torch.zeros(4, asks.shape[1])
+    w_v = torch.cat([torch.zeros(3, hands.shape[1]), hands])
+    return torch.cat([asks, none]), torch.cat([answers, torch.zeros(4, answers.shape[1])]), w_v
+
+
+@right("circle-matrices")
+def circle_of_axes():
+    return circle()
+
+
+@right("circle-matrices")
+def circle_in_the_plane():
+    turn = 2 * math.pi / 3 * torch.arange(3)
+    along = torch.stack([turn.cos(), turn.sin()], dim=1)
+    return list(circle(6 * along[[2, 0, 1]], along, 3 * COLOURS.int()))
+
+
+@wrong("circle-matrices", "Return three matrices")
+def circle_of_two():
+    return circle()[:2]
+
+
+@wrong("circle-matrices", "W_q should be a tensor with seven rows")
+def circle_transposed():
+    return tuple(w.T for w in circle())
+
+
+@wrong("circle-matrices", "as many columns")
+def circle_of_two_widths():
+    w_q, w_k, w_v = circle()
+    return w_q[:, :2], w_k, w_v
+
+
+@wrong("circle-matrices", "W_v should have four columns")
+def circle_of_kinds():
+    return circle(hands=COLOURS[:, :3])
+
+
+@wrong("circle-matrices", "in another order: return your second, then your first")
+def circle_backwards():
+    return circle(9 * KINDS[[1, 2, 0]])
+
+
+@wrong("circle-matrices", "the circle runs the other way")
+def circle_backwards_of_other_colours():
+    return circle(9 * KINDS[[1, 2, 0]], hands=COLOURS.flip(0))
+
+
+@wrong("circle-matrices", "So it reads itself")
+def circle_of_selves():
+    return circle(9 * KINDS, 2 * KINDS)
+
+
+@wrong("circle-matrices", "are one matrix")
+def circle_shared():
+    return circle(3 * KINDS, 3 * KINDS)
+
+
+@wrong("circle-matrices", "longer queries")
+def circle_of_short_queries():
+    return circle(KINDS[[2, 0, 1]])
+
+
+@wrong("circle-matrices", "It changes with the colours")
+def circle_of_colours():
+    w_q, w_k, w_v = circle()
+    return w_q, torch.cat([w_k[:3], 3 * COLOURS[:, :3]]), w_v
+
+
+@wrong("circle-matrices", "not largest at red. The kind has a part in it")
+def circle_that_hands_over_kinds():
+    w_q, w_k, w_v = circle()
+    return w_q, w_k, w_v + torch.cat([2 * COLOURS[1:], torch.zeros(4, 4)])
+
+
+@wrong("circle-matrices", "largest at its own place")
+def circle_of_other_colours():
+    return circle(hands=COLOURS.flip(0))
+
+
+@wrong("circle-matrices", "colours are right")
+def circle_of_loud_colours():
+    return circle(3 * KINDS[[2, 0, 1]], hands=torch.diag(torch.tensor([1.0, 1, 1, 9])))
+
+
 # padding-from-lengths ---------------------------------------------------------------------------
 
 

@@ -67,6 +67,8 @@ BUILT = {
     "ladder": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),
     "leaving_out": lambda m: count(small(SHAKESPEARE, bias=False, n_layers=m.LAYERS)),
     "next_tokens": lambda m: count(pretrained.load("smollm2-135m").model),
+    "longer_loops": lambda m: count(m.begin(0)),
+    "longer_models": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),
     "overfitting": lambda m: overfitting(),
     "pretrained_heads": lambda m: count(*(pretrained.load(n).model for n in m.MODELS.values())),
     "recall": lambda m: count(*map(m.Recaller, m.MODELS)),

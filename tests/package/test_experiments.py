@@ -83,7 +83,7 @@ def test_a_smoke_run_gives_the_same_kind_of_log(name, tmp_path, monkeypatch):
 def test_the_command_runs_by_itself(tmp_path):
     command = [sys.executable, "-m", "tfbook.experiments"]
     arguments = ["recall", "--smoke", "--folder", str(tmp_path)]
-    subprocess.run(command + arguments, check=True, timeout=300)
+    subprocess.run(command + arguments, check=True, timeout=900)
     same_kind_of_result("recall", tmp_path)
 
 

@@ -892,7 +892,7 @@ def test_a_live_kernel_shows_the_same_each_time_but_for_its_views():
     twice = ["from tfbook.teaching import explorables", *sources, *sources]
     notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, twice)])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
-    nbclient.NotebookClient(notebook, timeout=120).execute()
+    nbclient.NotebookClient(notebook, timeout=600).execute()
     shown = []
     for cell in notebook.cells[1:]:
         (output,) = cell.outputs

@@ -418,7 +418,7 @@ def test_torchrun_trains_as_one_process_does(lm, tmp_path, text):
         capture_output=True,
         text=True,
         check=False,
-        timeout=180,
+        timeout=600,
         env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr

@@ -115,7 +115,7 @@ def test_a_run_may_be_killed_again_and_again_and_end_in_a_new_python(
         assert start(tmp_path, at=at, signal=int(signal.SIGKILL)).code == -signal.SIGKILL
     command = [sys.executable, PROGRAM, str(tmp_path), json.dumps({"steps": STEPS})]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=environment(), timeout=120
+        command, capture_output=True, text=True, check=True, env=environment(), timeout=600
     )
     assert json.loads(done.stdout) == never_stopped  # another process, the same bits
 

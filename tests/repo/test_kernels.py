@@ -25,7 +25,7 @@ def said(client, code):
         if message["msg_type"] == "stream":
             texts.append(message["content"]["text"])
 
-    client.execute_interactive(code, timeout=60, output_hook=hear)
+    client.execute_interactive(code, timeout=300, output_hook=hear)
     return "".join(texts).strip()
 
 
@@ -45,7 +45,7 @@ def test_a_kernel_ends_when_its_manager_kills_it(kernel):
     assert pid != manager.provisioner.pid
     client.stop_channels()
     manager.shutdown_kernel(now=True)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             os.kill(pid, 0)
@@ -60,6 +60,6 @@ def test_a_kernel_can_be_interrupted(kernel):
     asked = client.execute("import time\nwhile True: time.sleep(0.05)")
     time.sleep(0.5)
     manager.interrupt_kernel()
-    while (reply := client.get_shell_msg(timeout=20))["parent_header"]["msg_id"] != asked:
+    while (reply := client.get_shell_msg(timeout=120))["parent_header"]["msg_id"] != asked:
         pass
     assert reply["content"]["ename"] == "KeyboardInterrupt"

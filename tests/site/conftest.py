@@ -20,6 +20,7 @@ from pathlib import Path
 
 import filelock
 import pytest
+import visits
 from visits import FORGET, look, note_weights  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,12 +112,14 @@ def served():
 
 @pytest.fixture(scope="session")
 def browser(browser_path):
-    """Start Chromium once."""
+    """Start Chromium once.
+
+    It is not closed but ended, with its pages, by the end of Playwright: closing waits for the
+    browser without limit, and one that does not answer would keep a finished run from its end.
+    """
     sync_api = pytest.importorskip("playwright.sync_api")
     with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
-        yield started
-        started.close()
+        yield playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
 
 
 @pytest.fixture(scope="session")
@@ -125,15 +128,14 @@ def open_page(browser, server, site):
 
     The page has an attribute `log`. After `page.leave()` it serves the next that asks: a page that
     has read and compiled the scripts of the site shows another one in a third of the time. It is as
-    good as new, for what it has stored is gone; those that were not left are closed in the end.
+    good as new, for what it has stored is gone. All end with the browser.
     """
-    contexts, left = [], []
+    left = []
     homes = (server, site.as_uri(), "data:", "blob:", "about:")
 
     def new():
-        context = browser.new_context()
-        contexts.append(context)
-        page = context.new_page()
+        page = browser.new_context().new_page()
+        page.set_default_timeout(120_000)
 
         def note(request):
             inside = request.url.startswith(homes)
@@ -173,16 +175,14 @@ def open_page(browser, server, site):
         page.set_viewport_size({"width": width, "height": height})
         return page
 
-    yield give
-    for context in contexts:
-        context.close()
+    return give
 
 
 @pytest.fixture(scope="session")
 def settle():
     """Return a function that waits until the formulas are set and the figures live.
 
-    A figure that stays dead is waited for no longer than five seconds; the tests count them.
+    A figure that stays dead is waited for no longer than `visits.PATIENCE`; the tests count them.
     """
     dead = "document.querySelectorAll('.tfbook-explorable:not([data-alive])').length"
 
@@ -191,7 +191,7 @@ def settle():
         page.evaluate("window.MathJax ? MathJax.startup.promise.then(() => true) : true")
         if page.evaluate(dead):
             with contextlib.suppress(sync_api.TimeoutError):
-                page.wait_for_function(f"{dead} === 0", timeout=5000)
+                page.wait_for_function(f"{dead} === 0", timeout=visits.PATIENCE)
 
     sync_api = pytest.importorskip("playwright.sync_api")
     return wait

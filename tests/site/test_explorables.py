@@ -216,7 +216,7 @@ def visit(browser, folder, free_pages):
                 viewport={"width": width, "height": 900}, has_touch=touch, is_mobile=touch,
                 java_script_enabled=scripts, reduced_motion="reduce",
             )  # fmt: skip
-            context.set_default_timeout(10_000)
+            context.set_default_timeout(120_000)
             page = context.new_page()
             page.complaints = complaints = []
             page.on("console", lambda m: m.type == "error" and complaints.append(m.text))

@@ -145,8 +145,10 @@ def planted(look, site):
         return look(name, axe, before=plant)
 
     keep = "setInterval(() => (document.documentElement.dataset.theme = 'sepia'), 1)"
-    faults, _ = visit("".join(FAULTS.values()), axe=True)
-    return faults + visit(f"<script>{keep}</script>", axe=False)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(visits, "PATIENCE", 3_000)  # what is waited for in vain
+        faults, _ = visit("".join(FAULTS.values()), axe=True)
+        return faults + visit(f"<script>{keep}</script>", axe=False)[0]
 
 
 @pytest.mark.parametrize("kind", [*FAULTS, *STUCK])

@@ -118,15 +118,13 @@ def batch(ids: Tensor, size: int, chance: torch.Generator) -> tuple[Tensor, Tens
     return window[:, :-1], window[:, 1:]
 
 
-def train(start: str, wiring: str, depth: int, seed: int, steps: int = 200) -> float:
-    """Train one model; return its loss on the other split, in nats a character."""
+def learn(model: nn.Module, seed: int, steps: int, rate: float = RATE) -> float:
+    """Train a model on the batches of a seed; return its loss on the other split, in nats."""
     ids, held = letters("train"), letters("valid")
-    torch.manual_seed(seed)
-    model = model_of(wiring, depth, int(ids.max()) + 1, start)
     chance = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), fused=True)
     for step in range(steps):
-        optimizer.param_groups[0]["lr"] = RATE * min(1, (step + 1) / 30, 1.02 - step / steps)
+        optimizer.param_groups[0]["lr"] = rate * min(1, (step + 1) / 30, 1.02 - step / steps)
         x, y = batch(ids, BATCH, chance)
         optimizer.zero_grad()
         F.cross_entropy(model(x).mT, y).backward()
@@ -135,6 +133,13 @@ def train(start: str, wiring: str, depth: int, seed: int, steps: int = 200) -> f
         x, y = batch(held, 400, torch.Generator().manual_seed(0))
         loss = F.cross_entropy(model(x).mT, y).item()
     return loss if loss < LARGEST else LARGEST  # what is no number any more, too
+
+
+def train(start: str, wiring: str, depth: int, seed: int, steps: int = 200) -> float:
+    """Train one model; return its loss on the other split, in nats a character."""
+    torch.manual_seed(seed)
+    vocabulary = int(letters("train").max()) + 1
+    return learn(model_of(wiring, depth, vocabulary, start), seed, steps)
 
 
 def run(

@@ -18,16 +18,23 @@ Explained in: chapters/05_architecture, section "A GPT on one screen".
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tfbook import data, models
-from tfbook.experiments.depth import CausalAttention, Characters, Wired, batch, feed_forward
+from tfbook.experiments.depth import (  # noqa: F401 - the card names all four constants
+    BATCH,
+    CONTEXT,
+    RATE,
+    WIDTH,
+    CausalAttention,
+    Characters,
+    Wired,
+    feed_forward,
+    learn,
+)  # fmt: skip
 
 __all__ = ["MODELS", "SMOKE", "model_of", "run", "train"]
 
-WIDTH, BATCH, CONTEXT = 64, 16, 32
-RATE = 0.008
 SMOKE = {"names": ("no layer", "GPT"), "seeds": (0,), "steps": 2}
 CARD = {
     "model": "decoders of width {WIDTH}, {smallest:,} to {largest:,} parameters",
@@ -115,23 +122,8 @@ def model_of(name: str, vocabulary: int) -> nn.Module:
 
 def train(name: str, seed: int, steps: int = 200) -> float:
     """Train one model; return its loss on the other split, in nats a character."""
-    known = sorted(set(data.shakespeare("train")))
-    ids, held = (
-        torch.tensor([known.index(c) for c in data.shakespeare(split) if c in known])
-        for split in ("train", "valid")
-    )
     torch.manual_seed(seed)
-    model, chance = model_of(name, len(known)), torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), fused=True)
-    for step in range(steps):
-        optimizer.param_groups[0]["lr"] = RATE * min(1, (step + 1) / 30, 1.02 - step / steps)
-        x, y = batch(ids, BATCH, chance)
-        optimizer.zero_grad()
-        F.cross_entropy(model(x).mT, y).backward()
-        optimizer.step()
-    with torch.no_grad():
-        x, y = batch(held, 400, torch.Generator().manual_seed(0))
-        return F.cross_entropy(model(x).mT, y).item()
+    return learn(model_of(name, len(set(data.shakespeare("train")))), seed, steps)
 
 
 def run(

@@ -17,6 +17,7 @@ FILES = {
     "scaled-scores": "attention.softmax",
     "causal-from-shape": "attention.masking",
     "causal-attention": "attention.layers",
+    "circle-matrices": "attention.layers",
     "masked-attention": "attention.masking",
     "padding-from-lengths": "attention.masking",
     "self-attention-layer": "attention.layers",

@@ -264,4 +264,126 @@ SELF_ATTENTION_LAYER = Exercise(
     warm=("torch._dynamo",),  # loaded by the first optimizer of PyTorch, in seconds
 )
 
-EXERCISES = (CAUSAL_ATTENTION, SELF_ATTENTION_LAYER)
+# circle-matrices --------------------------------------------------------------------------------
+
+KINDS = ("rock", "paper", "scissors")
+BEATEN = [2, 0, 1]  # rock beats scissors, paper beats rock, scissors beat paper
+
+
+def circle_matrices() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Write three matrices with which each word names the colour of the kind that it beats.
+
+    A word is seven numbers, each 0 or 1: rock, paper, scissors; red, green, blue, white.
+    Each example has all three kinds. Rock beats scissors, paper beats rock, scissors beat paper.
+    Returns: W_q and W_k, (7, d_k), and W_v, (7, 4). The largest number of an output is its colour.
+    """
+    ...
+
+
+def _matrices(build: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    found = build()
+    if not isinstance(found, tuple | list) or len(found) != 3:
+        raise Wrong("Return three matrices: `return W_q, W_k, W_v`.", got=found)
+    for name, w in zip(("W_q", "W_k", "W_v"), found, strict=True):
+        if not isinstance(w, torch.Tensor) or w.ndim != 2 or len(w) != 7:
+            raise Wrong(
+                f"{name} should be a tensor with seven rows, one for each number of a word.",
+                got=tuple(w.shape) if isinstance(w, torch.Tensor) else w, wanted="(7, …)",
+            )  # fmt: skip
+    q, k, v = (w.detach().double() for w in found)
+    if q.shape != k.shape:
+        raise Wrong(
+            "W_q and W_k should have as many columns: a query meets a key in a dot product.",
+            got=(tuple(q.shape), tuple(k.shape)),
+        )
+    if v.shape[1] != 4:
+        raise Wrong("W_v should have four columns, one for each colour.", got=tuple(v.shape))
+    return q, k, v
+
+
+def _circle() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rock, paper and scissors in all 64 colourings, (64, 3, 7), and what they name."""
+    colours = torch.cartesian_prod(*3 * [torch.arange(4)])
+    x = torch.cat([torch.eye(3).expand(64, 3, 3), F.one_hot(colours, 4)], dim=-1)
+    return x.double(), colours[:, BEATEN]
+
+
+def _circle_shapes(build: Any) -> None:
+    """W_q and W_k have one shape, (7, d_k); W_v has the shape (7, 4)."""
+    _matrices(build)
+
+
+def _circle_reads(build: Any) -> None:
+    """Each kind gives more than half of its weight to the kind that it beats, in any colours."""
+    (q, k, _), (x, _) = _matrices(build), _circle()
+    weights = torch.softmax((x @ q) @ (x @ k).mT / math.sqrt(q.shape[1]), dim=-1)
+    for reader, beaten in enumerate(BEATEN):
+        if weights[:, reader, beaten].min() > 0.5:
+            continue
+        mean = weights[:, reader].mean(dim=0)
+        most, said = int(mean.argmax()), ", ".join(f"{w:.2f}" for w in mean.tolist())
+        if torch.equal(q, k):
+            why = "W_q and W_k are one matrix, so rock gives paper the score that paper gives rock."
+        elif (weights - weights[:1]).abs().max() > 1e-6:
+            why = "It changes with the colours: rows 3 to 6 of W_q and W_k can stay 0."
+        elif most == beaten or mean.max() - mean.min() < 0.2:
+            why = "The direction may be right, but the scores lie close together: longer queries."
+        elif most == reader:
+            why = "So it reads itself."
+        else:
+            why = "So it reads the kind that beats it: the circle runs the other way."
+        raise Wrong(
+            f"{KINDS[reader].capitalize()} should read {KINDS[beaten]}. Its weights of rock, paper "
+            f"and scissors are {said}. {why}",
+            got=mean, wanted=f"more than 0.5 for {KINDS[beaten]}",
+        )  # fmt: skip
+
+
+def _circle_value(build: Any) -> None:
+    """What a word hands over is its colour, whatever its kind."""
+    *_, v = _matrices(build)
+    for colour, name in enumerate(("red", "green", "blue", "white")):
+        for kind in range(3):
+            value = v[kind] + v[3 + colour]
+            others = torch.cat([value[:colour], value[colour + 1 :]])
+            if not value[colour] > others.max() + 1e-9:
+                why = "The row of a colour should be largest at its own place."
+                if v[:3].abs().max() > 0:
+                    why = "The kind has a part in it: rows 0 to 2 of W_v can stay 0."
+                raise Wrong(
+                    f"The value of a {name} {KINDS[kind]} is not largest at {name}. {why}",
+                    got=value, wanted=f"the largest at number {colour}",
+                )  # fmt: skip
+
+
+def _circle_right(build: Any) -> None:
+    """In all 64 colourings each word names the right colour."""
+    (q, k, v), (x, wanted) = _matrices(build), _circle()
+    weights = torch.softmax((x @ q) @ (x @ k).mT / math.sqrt(q.shape[1]), dim=-1)
+    right = ((weights @ x @ v).argmax(dim=-1) == wanted).sum().item()
+    if right < wanted.numel():
+        raise Wrong(
+            f"{right} of {wanted.numel()} colours are right. The words that are read least still "
+            "outvote: longer queries, or rows of W_v that are alike long.",
+            got=right, wanted=wanted.numel(),
+        )  # fmt: skip
+
+
+CIRCLE_MATRICES = Exercise(
+    name="circle-matrices",
+    title="A circle, by hand",
+    level=2,
+    section='chapters/02_attention, section "Do all three matrices matter?"',
+    stub=circle_matrices,
+    properties=(_circle_shapes, _circle_reads, _circle_value, _circle_right),
+    hints=(
+        "Row 0 of W_q is what rock asks, row 2 of W_k what scissors answer. Their dot product must "
+        "be larger than that with the rows of rock and paper.",
+        "Take three axes, one a kind: with `W_k[:3] = torch.eye(3)` each kind answers along its "
+        "own axis. Along which does rock ask?",
+        "Rock asks with `W_q[0] = torch.tensor([0.0, 0.0, 9.0])`. The values hand over the colour: "
+        "`W_v[3:] = torch.eye(4)`.",
+    ),
+)
+
+EXERCISES = (CAUSAL_ATTENTION, SELF_ATTENTION_LAYER, CIRCLE_MATRICES)

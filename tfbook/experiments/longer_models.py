@@ -1,0 +1,81 @@
+"""What is left of a part's gain, and of depth, when a model trains seven times as long?
+
+The question behind `ladder` and `depth`, whose runs have 200 steps: is a part worth its parameters,
+or is it only learned sooner? Five models of `ladder` and `depth` learn from 1,500 batches each: six
+added attentions; two attentions, each with a feed-forward network behind it, of nearly as many
+parameters; the same with norms, a GPT of two blocks; and GPTs of four and of eight. Each trains at
+two rates, because the best one depends on the model.
+
+The log holds the loss on 12,800 characters of another split in nats a character, one number for
+each seed, `losses[rate][name]`, and the number of parameters, `parameters[name]`.
+
+Explained in: chapters/05_architecture, section "Norms: keep the numbers in bounds".
+"""
+
+import torch
+from torch import nn
+
+from tfbook import data
+from tfbook.experiments import ladder
+from tfbook.experiments.depth import BATCH, CONTEXT, WIDTH, Characters, Wired, learn  # noqa: F401
+
+__all__ = ["MODELS", "RATES", "SMOKE", "model_of", "run", "train"]
+
+STEPS, RATES = 1500, (0.003, 0.008)
+SMOKE = {"names": ("GPT",), "rates": RATES[:1], "seeds": (0,), "steps": 2}
+CARD = {
+    "model": "decoders of width {WIDTH}, {smallest:,} to {largest:,} parameters",
+    "data": "Shakespeare, windows of {CONTEXT} characters",
+    "batch": "batches of {BATCH}",
+    "rate": "rates {RATES_first:g} and {RATES_last:g}, rising and then falling",
+}
+MODELS = {
+    "6 attentions, added": ladder.MODELS["6 attentions, added"],
+    "2 × (attention, network), added": ladder.MODELS["2 × (attention, network), added"],
+    "GPT": ladder.MODELS["GPT"],
+    "GPT, 4 blocks": ("pre", ladder.PAIR * 4),
+    "GPT, 8 blocks": ("pre", ladder.PAIR * 8),
+}
+
+
+def model_of(name: str, vocabulary: int) -> nn.Module:
+    """Return an untrained model, its linear maps as PyTorch starts them."""
+    wiring, parts = MODELS[name]
+    layers: list[nn.Module] = [Wired(part(), wiring) for part in parts]
+    made = Characters(vocabulary, [*layers, nn.LayerNorm(WIDTH)] if wiring == "pre" else layers)
+    for part in made.modules():
+        if isinstance(part, nn.Linear):
+            part.reset_parameters()
+    return made
+
+
+def train(name: str, rate: float, seed: int, steps: int = STEPS) -> float:
+    """Train one model; return its loss on the other split, in nats a character."""
+    torch.manual_seed(seed)
+    return learn(model_of(name, len(set(data.shakespeare("train")))), seed, steps, rate)
+
+
+def run(
+    *, names: tuple[str, ...] = tuple(MODELS), rates: tuple[float, ...] = RATES,
+    seeds: tuple[int, ...] = (0, 1, 2), steps: int = STEPS,
+) -> tuple[dict, None]:  # fmt: skip
+    """Train every model at every rate with every seed.
+
+    Returns:
+        the log: `losses[rate][name]` is a list over `seeds`, `parameters[name]` a number.
+    """
+    vocabulary = len(set(data.shakespeare("train")))
+    sizes = {
+        name: sum(p.numel() for p in model_of(name, vocabulary).parameters()) for name in names
+    }
+    losses = {
+        str(rate): {
+            name: [round(train(name, rate, seed, steps), 3) for seed in seeds] for name in names
+        }
+        for rate in rates
+    }
+    return {
+        "settings": {"steps": steps, "smallest": min(sizes.values()),
+                     "largest": max(sizes.values())},
+        "seeds": list(seeds), "parameters": sizes, "losses": losses,
+    }, None  # fmt: skip

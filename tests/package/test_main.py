@@ -21,6 +21,7 @@ from tfbook.pretrained import Pretrained, load_directory
 from tfbook.training import steps_in
 
 SMALL = "--batch 6 --context 13 --layers 1 --d-model 16 --heads 2 --every 2 --quiet".split()
+FEW = ["--text", "text.txt"]  # in the folder of the test; the default is a million letters
 TEXT = "It is a truth universally acknowledged, that a single man must be in want. " * 17
 
 
@@ -231,22 +232,23 @@ def test_a_chat_asks_answers_and_ends(monkeypatch, capsys):
             "No such file or directory: .*nowhere.txt'",
             ["train", "lm", "x", "--text", "nowhere.txt"],
         ),
-        ("warmup must be fewer", ["train", "lm", "x", "--steps", "5", "--warmup", "7"]),
-        ("n_heads must divide d_model", ["train", "lm", "x", "--d-model", "16", "--heads", "3"]),
-        ("shard=True cuts weights .* torchrun", ["train", "lm", "x", "--shard", *SMALL]),
+        ("warmup must be fewer", ["train", "lm", "x", *FEW, "--steps", "5", "--warmup", "7"]),
+        (
+            "n_heads must divide d_model",
+            ["train", "lm", "x", *FEW, "--d-model", "16", "--heads", "3"],
+        ),
+        ("shard=True cuts weights .* torchrun", ["train", "lm", "x", *FEW, "--shard", *SMALL]),
         ("vocab must be from 1 to 10000000", ["train", "lm", "x", "--vocab", str(2**62)]),
         ("layers must be from 1 to 1000", ["train", "lm", "x", "--layers", str(10**9)]),
         ("batch must be from 1 to 1048576", ["train", "lm", "x", "--batch", "999999999999"]),
-        ("this machine has .* smaller", ["train", "lm", "x", "--d-model", "65536"]),
+        ("this machine has .* smaller", ["train", "lm", "x", *FEW, "--d-model", "65536"]),
         ("threads must be from 1 to 1024, got 0", ["bench", "--threads", "0"]),
         ("seconds must be .* got nan", ["bench", "--seconds", "nan"]),
         ("length must be from 1 to", ["inspect", "gpt2", "--length", "0"]),
     ],
 )
-def test_an_error_is_one_line_and_not_a_traceback(
-    tmp_path, monkeypatch, capsys, message, arguments
-):
-    monkeypatch.chdir(tmp_path)
+def test_an_error_is_one_line_and_not_a_traceback(text, monkeypatch, capsys, message, arguments):
+    monkeypatch.chdir(text.parent)
     assert command.main(arguments) == 1
     said = capsys.readouterr().err.splitlines()
     assert said[-1].startswith("error: ")

@@ -21,7 +21,7 @@ from tfbook.pretrained import Pretrained, load_directory
 from tfbook.training import steps_in
 
 SMALL = "--batch 6 --context 13 --layers 1 --d-model 16 --heads 2 --every 2 --quiet".split()
-FEW = ["--text", "text.txt"]  # in the folder of the test; the default is a million letters
+FEW = ["--text", "text.txt", "--context", "13"]  # the default is a million letters
 TEXT = "It is a truth universally acknowledged, that a single man must be in want. " * 17
 
 

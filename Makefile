@@ -38,13 +38,14 @@ book: $(BUILT)  ## build the book and say where it is
 	@echo "The book: file://$(CURDIR)/_build/html/index.html"
 	@echo "To read it at http://127.0.0.1:$(PORT) instead: make serve"
 
-# The book is built on one core; meanwhile the other reads and compiles what will run.
+# The book is built beside the first tests; those that look at its pages wait for it.
 test: $(VENV)/.test $(VENV)/.models  ## run every test: style, package, exercises, chapters, site, repository
 	@$(BIN)/ruff check .
-	@$(TESTS) --collect-only -qq >/dev/null 2>&1 & collected=$$!; \
-		$(MAKE) --no-print-directory $(BUILT); built=$$?; wait $$collected; exit $$built
-	@$(TESTS) -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-		--nbval-kernel-startup-timeout 300 --nbval-cell-timeout 900
+	@mkdir -p _build
+	@$(MAKE) --no-print-directory $(BUILT) >_build/build.log 2>&1 & building=$$!; \
+		TFBOOK_BUILDING=$$building $(TESTS) -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+			--nbval-kernel-startup-timeout 300 --nbval-cell-timeout 900; tested=$$?; \
+		wait $$building || { cat _build/build.log; exit 1; }; exit $$tested
 
 lab: $(VENV)/.book $(VENV)/.models  ## open your copies of the chapters in JupyterLab, in work/
 	@$(BIN)/python book/tools/lab.py

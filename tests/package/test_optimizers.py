@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from functools import partial
 
 import pytest
 import torch
@@ -89,12 +90,23 @@ def test_the_steps_of_muon_are_pytorchs(options):
     theirs = {rename.get(key, key): names.get(value, value) for key, value in options.items()}
     # Both iterate in bfloat16, and in the same order.
     together(
-        lambda params: Muon(params, 0.05, **options),
+        lambda params: Muon(params, 0.05, precision="bfloat16", **options),
         lambda params: torch.optim.Muon(params, 0.05, **theirs),
         [(3, 5), (7, 5), (11, 11)],
         rtol=1e-9,
         atol=1e-11,
     )
+
+
+def test_muon_rounds_to_bfloat16_on_a_cpu_only_when_told():
+    moved = {}
+    for precision in ("auto", "full", "bfloat16"):
+        w = nn.Parameter(normal(3, 5))
+        w.grad = normal(3, 5, seed=1)
+        Muon([w], 0.05, precision=precision).step()
+        moved[precision] = w.detach()
+    assert torch.equal(moved["auto"], moved["full"])
+    assert not torch.equal(moved["auto"], moved["bfloat16"])
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -111,7 +123,7 @@ def test_half_precision_and_single_precision_work_too(name):
 def test_either_goes_on_with_what_the_other_saved(name):
     shapes = [(3, 5), (7, 2)]
     options = {"momentum": 0.9} if name == "SGD" else {}
-    ours = {**OURS, "Muon": Muon}[name]
+    ours = {**OURS, "Muon": partial(Muon, precision="bfloat16")}[name]
     theirs = getattr(torch.optim, name)
     sides = together(
         lambda params: ours(params, **options), lambda params: theirs(params, **options), shapes

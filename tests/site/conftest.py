@@ -15,10 +15,12 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import filelock
+import psutil
 import pytest
 import visits
 from visits import FORGET, look, note_weights  # noqa: F401
@@ -55,10 +57,15 @@ class Log:
 
 @pytest.fixture(scope="session")
 def site():
-    """Return the folder of the built pages, after a strict build from nothing if there are none."""
+    """Return the folder of the built pages.
+
+    `make test` builds beside the first tests, and that is waited for; otherwise, if there are no
+    pages, they are built here, strictly and from nothing.
+    """
     named = os.environ.get("TFBOOK_SITE")
     if named:
         return Path(named).resolve()
+    _wait_for_make()
     (ROOT / "_build").mkdir(exist_ok=True)
     # Several test processes may come here at once.
     with filelock.FileLock(ROOT / "_build" / "site.lock"):
@@ -69,6 +76,19 @@ def site():
             made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
             assert made.returncode == 0, f"{made.stdout}\n{made.stderr}"[-4000:]
     return BUILT
+
+
+def _wait_for_make():
+    """Wait until the build that `make test` has begun has ended, and fail if it failed."""
+    number = os.environ.get("TFBOOK_BUILDING")
+    if number is None:
+        return
+    with contextlib.suppress(psutil.NoSuchProcess):
+        make = psutil.Process(int(number))
+        while make.is_running() and make.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.5)
+    built = (ROOT / "_build" / ".built").exists()
+    assert built, f"the book was not built:\n{(ROOT / '_build' / 'build.log').read_text()[-4000:]}"
 
 
 class _Files(http.server.SimpleHTTPRequestHandler):

@@ -55,7 +55,8 @@ BETAS = (0.9, 0.98)
 
 
 def _muon(model: nn.Module, lr: float) -> Muon:
-    return Muon(muon_groups(model, lr=lr, adamw_lr=3e-3, weight_decay=0.0))
+    groups = muon_groups(model, lr=lr, adamw_lr=3e-3, weight_decay=0.0)
+    return Muon(groups, precision="bfloat16")
 
 
 def _all(kind: type[Written], **options: object) -> Callable[[nn.Module, float], Written]:

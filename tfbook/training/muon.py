@@ -48,7 +48,8 @@ class Muon(AdamW):
         weight_decay: λ.
         steps: iterations of NS.
         scale: "spectral" for √max(1, rows / columns), or "adamw".
-        precision: of NS, "bfloat16" as in PyTorch, or "full" for that of the weights.
+        precision: of NS, "bfloat16" as in PyTorch, "full" for that of the weights, or "auto":
+            full on a CPU, where products of bfloat16 may take many times as long, else bfloat16.
         rule: "muon" or "adamw".
         betas: β₁ and β₂ of AdamW.
         eps: ε of AdamW.
@@ -68,7 +69,7 @@ class Muon(AdamW):
         **CHECKS,
         "steps": partial(check_number, low=0, whole=True),
         "scale": _one_of("spectral", "adamw"),
-        "precision": _one_of("bfloat16", "full"),
+        "precision": _one_of("auto", "bfloat16", "full"),
         "rule": _one_of("muon", "adamw"),
     }
 
@@ -82,7 +83,7 @@ class Muon(AdamW):
         weight_decay: float = 0.1,
         steps: int = 5,
         scale: str = "spectral",
-        precision: str = "bfloat16",
+        precision: str = "auto",
         rule: str = "muon",
         betas: tuple[float, float] = (0.9, 0.95),
         eps: float = 1e-8,
@@ -122,9 +123,10 @@ class Muon(AdamW):
         alike = defaultdict(list)
         for w in weights:
             alike[w.shape, w.dtype, w.device].append(w)
-        for (shape, dtype, _), matrices in alike.items():
+        for (shape, dtype, device), matrices in alike.items():
             moves = torch.stack([self._ahead(w, group) for w in matrices])  # (K, R, C)
-            if group["precision"] == "bfloat16":
+            half = group["precision"] == "bfloat16"
+            if half or (group["precision"] == "auto" and device.type != "cpu"):
                 moves = moves.bfloat16()
             moves = orthogonalize(moves, steps=group["steps"]).to(dtype)
             rows, columns = shape

@@ -17,7 +17,12 @@ from pathlib import Path
 
 from bs4 import BeautifulSoup, Tag
 
-ROADS: tuple[str, ...] = ("02_attention", "05_architecture", "11_training")
+ROADS: tuple[str, ...] = (
+    "02_attention",
+    "05_architecture",
+    "06_complexity",
+    "11_training",
+)
 
 # Of a road: what, at least, at most.
 LIMITS = {

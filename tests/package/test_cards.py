@@ -74,6 +74,7 @@ BUILT = {
     "recall": lambda m: count(*map(m.Recaller, m.MODELS)),
     "repetition": lambda m: count(small(SHAKESPEARE)),
     "root_of_width": lambda m: count(m.Player(256, True, torch.Generator())),
+    "scaling": lambda m: {m.size_of(m.model_of(k, w))[0] for k in m.LAYERS for w in m.LAYERS[k]},
     "sentiment": lambda m: count(m.Classifier(pretrained.load("minilm-l6").model)),
     "sick": lambda m: count(m.begin(0)),
     "shakespeare": lambda m: of_log("shakespeare", "plain", "ours", "lstm", "shipped"),

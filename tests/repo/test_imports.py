@@ -21,7 +21,7 @@ ROOMS = {
     "_checks": "",
     "data": "corpora tokenizers loading batches augment duplicates",
     "metrics": "likelihood labels text",
-    "costs": "caches heads latent",
+    "costs": "caches heads latent machines networks power_laws budgets",
     "positions": "frequencies protocols rotary added relative grids",
     "attention": "masks scores tiled registry exact lookup taps explicit states caches heads "
     "head_surgery together multihead latent",

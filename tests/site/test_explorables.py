@@ -99,6 +99,9 @@ MAKERS = (
     explorables.shape_tracer,
     lambda: explorables.next_token_sampling(NEXT[:2]),
     explorables.cache_growth,
+    explorables.cost_calculator,
+    explorables.roofline,
+    explorables.compute_budget,
     explorables.schedule_designer,
     explorables.optimizer_paths,
     explorables.byte_pairs,
@@ -128,7 +131,11 @@ PLAIN = str.maketrans("−⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "--0123456789")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Pages with explorables, laid out as in the built site."""
-    folder = tmp_path_factory.mktemp("explorables")
+    return lay_out(tmp_path_factory.mktemp("explorables"), FIGURES | EXTRA)
+
+
+def lay_out(folder, pages):
+    """Write pages of figures into a folder, with what the built site puts beside them."""
     static = folder / "_static"
     (static / "js").mkdir(parents=True)
     wrap_modules(static / "explorables")
@@ -143,7 +150,7 @@ def folder(tmp_path_factory):
         sheets.append(f"_static/{name}")
     sheets.append("_static/explorables/explorables.css")
     links = "".join(f'<link rel="stylesheet" href="{sheet}">' for sheet in sheets)
-    for name, make in (FIGURES | EXTRA).items():
+    for name, make in pages.items():
         cells = "".join(
             '<div class="cell"><div class="cell_output"><div class="output text_html">'
             f"{figure._repr_mimebundle_()['text/html']}</div></div></div>"
@@ -2336,6 +2343,15 @@ def check_language(page):
     check_alignments(page, "translator")
 
 
+def check_costs(page):
+    from tests.site import test_cost_explorables as figures  # it lays out its pages as this file
+
+    figures.check_calculator(page.locator('[data-module="cost_calculator"]'))
+    figures.check_roofline(page.locator('[data-module="roofline"]'), "H100 SXM")
+    budget = page.locator('[data-module="compute_budget"]')
+    figures.check_budget(budget, compute=3.15e23, parameters=1e10, law=costs.BESIROGLU)
+
+
 CHAPTERS = {
     "01_motivation": functools.partial(check_alignments, log="translation"),
     "02_attention": check_chapter_of_attention,
@@ -2343,6 +2359,7 @@ CHAPTERS = {
     "03_multi_head": check_multi_head,
     "04_positions": check_chapter_of_positions,
     "05_architecture": check_architecture,
+    "06_complexity": check_costs,
     "11_training": check_training,
     "12_generation": check_generation,
     "13_language": check_language,

@@ -50,6 +50,9 @@ OTHERS = {
     "shape_tracer": "explorables.shape_tracer()",
     "next_token_sampling": f"explorables.next_token_sampling([{NEXT}])",
     "cache_growth": "explorables.cache_growth()",
+    "cost_calculator": "explorables.cost_calculator()",
+    "roofline": "explorables.roofline()",
+    "compute_budget": "explorables.compute_budget()",
     "schedule_designer": "explorables.schedule_designer()",
     "optimizer_paths": "explorables.optimizer_paths()",
     "byte_pairs": "explorables.byte_pairs()",
@@ -500,6 +503,9 @@ def test_plane_moves_and_python_reads_it(notebook):
         ("shape_tracer", '[data-control="d_model"]', "End", "d_model", 16_384),
         ("next_token_sampling", '[data-control="top_k"]', "End", "top_k", 2),
         ("cache_growth", '[data-control="length"]', "Home", "length", 1),
+        ("cost_calculator", '[data-control="length"]', "End", "length", 131_072),
+        ("roofline", '[data-control="rows"]', "End", "rows", 4096),
+        ("compute_budget", '[data-control="compute"]', "End", "compute", 1e26),
     ],
 )
 def test_each_other_figure_moves_and_python_reads_it(notebook, module, moved, key, control, wanted):
@@ -508,6 +514,7 @@ def test_each_other_figure_moves_and_python_reads_it(notebook, module, moved, ke
     notebook.until(module, control, wanted)
     results = notebook.explorable(module, "results()")
     names = ["largest", "total", "wavelength", "turns", "score", "unrotated", "bucket", "kept"]
+    names += ["flops_per_byte", "seconds", "best_loss"]
     for name in [*names, "mass", "weight_bytes", "activation_bytes", "step_cached", "break_even"]:
         # What Python computes and what the page shows go by the same name.
         shown = figure.locator(f'[data-name="{name}"]')

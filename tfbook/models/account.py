@@ -20,8 +20,11 @@ class Part(NamedTuple):
         parameters: how many it owns; a weight used twice is counted where it is met first.
         flops: 2 for each multiplication with its addition.
         bytes: of what it returns.
+        moved: bytes that it reads and writes when it stands alone: inputs, weights, output.
+        saved: bytes that training keeps of it for the backward pass, and no part before it does.
 
     Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
+    Explained in: chapters/06_complexity, section "Where memory goes".
     """
 
     name: str
@@ -29,6 +32,13 @@ class Part(NamedTuple):
     parameters: int
     flops: int
     bytes: int
+    moved: int = 0
+    saved: int = 0
+
+    @property
+    def intensity(self) -> float:
+        """Return the FLOPs for each byte that is moved; 0 where none is."""
+        return self.flops / self.moved if self.moved else 0.0
 
 
 def fold(parts: Sequence[Part]) -> list[tuple[Part, int]]:

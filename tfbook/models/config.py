@@ -201,12 +201,15 @@ class TransformerConfig:
         m: int | None = None,
         past: int = 0,
         bytes_per_number: int = 4,
+        mask_bytes: int | None = None,
+        stores_weights: bool | None = None,
     ) -> list[Part]:
         """List the parts of the model as data meets them in one forward pass.
 
         Causal attention is counted in full: half of its scores are thrown away, but whether they
         are computed is the attention function's affair. Embeddings are looked up, which is no
-        FLOP; norms, activations and sums are left out as :mod:`tfbook.costs` leaves them out.
+        FLOP; norms, activations and sums are left out as :mod:`tfbook.costs` leaves them out. Bytes
+        are those of :meth:`moved_bytes` and :meth:`saved_bytes`.
 
         Args:
             n: tokens of each sequence, for an encoder-decoder of the target; max_len when omitted,
@@ -215,9 +218,13 @@ class TransformerConfig:
             m: tokens of the source of an encoder-decoder; n when omitted.
             past: tokens before these n, of which a cache holds keys and values.
             bytes_per_number: 4 for single precision, 2 for half.
+            mask_bytes: of what dropout keeps for each number; bytes_per_number when omitted, as
+                PyTorch does it on a CPU; 1 on a GPU.
+            stores_weights: whether attention writes down its weights, n · m for each head; when
+                omitted as its function does in training, where dropout of weights needs them.
 
         Raises:
-            TypeError: if a number is not an integer.
+            TypeError: for an argument of a wrong type.
             ValueError: for a number out of range, or an n that is missing.
 
         Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
@@ -228,6 +235,10 @@ class TransformerConfig:
             check_number(name, value, 1, whole=True)
         check_number("past", past, 0, whole=True)
         check_number("bytes_per_number", bytes_per_number, 1, whole=True)
+        if mask_bytes is not None:
+            check_number("mask_bytes", mask_bytes, 1, whole=True)
+        if stores_weights is not None:
+            check_bool("stores_weights", stores_weights)
         if past and self.kind == "encoder":
             raise ValueError(f"past is for a model with a decoder, got past = {past}")
         run = Run(
@@ -238,6 +249,9 @@ class TransformerConfig:
             bytes_per_number=bytes_per_number,
             vocab_size=self.vocab_size,
             max_len=self.max_len,
+            causal=self.kind == "decoder",
+            stores_weights=stores_weights,
+            mask_bytes=mask_bytes,
         )
         return list(self._walk(run, m))
 
@@ -254,13 +268,19 @@ class TransformerConfig:
                 *self._price_stack("encoder", "position", self.encoder, source),
             ]
             # With a past the encoder has run before: its weights are there, its work is done.
-            yield from (part._replace(flops=0) if run.past else part for part in encoder)
-            target = dataclasses.replace(run, m=m)
-            yield from self.embedding.price("target_", target, shared=self.share_embeddings)
+            done = {"flops": 0, "moved": 0} if run.past else {}
+            yield from (part._replace(**done) for part in encoder)
+            target = dataclasses.replace(run, m=m, causal=True)
+            embed, *rest = self.embedding.price("target_", target, shared=self.share_embeddings)
+            # All cross-attentions keep the same memory.
+            memory = run.batch * m * run.d_model * run.bytes_per_number
+            yield from (embed._replace(saved=embed.saved + memory), *rest)
             yield from self._price_stack("decoder", "target_position", self.decoder, target)
         if self.pooler:
             d, used = self.d_model, isinstance(self.head, Classes)
-            yield run.part("pooler", (run.batch, d), d * d + d, 2 * run.batch * d * d * used)
+            weights, flops = d * d + d, 2 * run.batch * d * d * used
+            memory = {"moves": (2 * run.batch * d + weights) * used, "keeps": run.batch * d * used}
+            yield run.part("pooler", (run.batch, d), weights, flops, **memory)
         if self.head is not None:
             yield from self.head.price("head", run)
 
@@ -276,8 +296,9 @@ class TransformerConfig:
             yield from spec.price_stack(position, run, heads)
         for i, layer in enumerate(layers):
             yield from layer.price(f"{name}.blocks.{i}", run)
-        if self.norm_behind is not None:
-            yield run.rows(f"{name}.final_norm", self.norm_behind.parameters(self.d_model))
+        if (norm := self.norm_behind) is not None:
+            keeps = run.batch * run.n * norm.keeps(self.d_model)
+            yield run.rows(f"{name}.final_norm", norm.parameters(self.d_model), keeps=keeps)
 
     def count_parameters(self) -> int:
         """Count the parameters of the model, shared ones once, without making it."""
@@ -289,6 +310,69 @@ class TransformerConfig:
     ) -> int:
         """Count the FLOPs of one forward pass; arguments and errors as for :meth:`parts`."""
         return sum(part.flops for part in self.parts(n, batch, m=m, past=past))
+
+    def moved_bytes(
+        self, n: int | None = None, batch: int = 1, *, m: int | None = None, past: int = 0,
+        bytes_per_number: int = 4, stores_weights: bool | None = None,
+    ) -> int:  # fmt: skip
+        """Count the bytes that one forward pass reads and writes when every step stands alone.
+
+        Each part reads its inputs and its weights and writes its output; of a table it reads the
+        rows that are looked up. FLOPs / bytes is the arithmetic intensity. Attention that stores no
+        weights reads q, k, v and writes z, each once. What is no part, such as an activation, the
+        softmax or a sum, is left out, as for FLOPs. Arguments and errors as for :meth:`parts`.
+
+        Example:
+            >>> from tfbook.models import preset
+            >>> gpt2 = preset("gpt2")
+            >>> [round(gpt2.flops(n) / gpt2.moved_bytes(n), 1) for n in (1, 1024)]
+            [0.5, 100.0]
+
+        Source: [williams2009roofline]
+        Explained in: chapters/06_complexity, section "Where memory goes".
+        """
+        choices = {"bytes_per_number": bytes_per_number, "stores_weights": stores_weights}
+        return sum(part.moved for part in self.parts(n, batch, m=m, past=past, **choices))
+
+    def saved_bytes(
+        self, n: int | None = None, batch: int = 1, *, m: int | None = None,
+        bytes_per_number: int = 4, mask_bytes: int | None = None,
+        stores_weights: bool | None = None,
+    ) -> int:  # fmt: skip
+        """Count the bytes that a forward pass in training keeps for the backward pass.
+
+        A linear map keeps its inputs, a norm its inputs and their spread, an activation its input
+        or its output, attention q, k, v and its weights or else the log-sum-exp of each line of
+        scores, dropout which numbers it set to 0. What several steps keep is counted once;
+        weights, tokens and rotary tables, which are there anyway, are not counted, and neither are
+        the logits, which the loss keeps.
+
+        In float32 these are, on a CPU, the bytes that PyTorch keeps; attention weights it keeps
+        twice, as softmax gave them and as they meet the values. Not counted are padding masks; the
+        positions of Shaw and Transformer-XL; the weights that SDPA forms where a bias is added to
+        the scores; and a second copy of what the heads found, batch · n · n_heads · d_value numbers
+        a layer, where they leave it in another order than ``out_proj`` reads it: attention in
+        tiles, and SDPA with qk_norm or with rotary positions that are not interleaved or not of the
+        whole head.
+
+        In half precision, with masks of one byte, a layer of GPT-2 and its dropout keep
+        34 · n · batch · d_model + 5 · n_heads · n² · batch bytes, and a few for norms and for what
+        is hidden.
+
+        Arguments and errors as for :meth:`parts`.
+
+        Example:
+            >>> from tfbook.models import preset
+            >>> gpt2 = preset("gpt2", attention_dropout=0.0)
+            >>> [gpt2.saved_bytes(1024, stores_weights=each) >> 20 for each in (True, False)]
+            [1821, 657]
+
+        Source: [korthikanti2022reducing]
+        Explained in: chapters/06_complexity, section "Where memory goes".
+        """
+        choices = {"mask_bytes": mask_bytes, "stores_weights": stores_weights}
+        parts = self.parts(n, batch, m=m, bytes_per_number=bytes_per_number, **choices)
+        return sum(part.saved for part in parts)
 
     def kv_cache_bytes(
         self, length: int, batch: int = 1, bytes_per_number: int = 4, *, m: int = 0

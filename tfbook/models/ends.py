@@ -12,9 +12,9 @@ from torch import nn
 from tfbook._checks import check_bool, check_choice, check_number
 from tfbook.models.account import Part
 from tfbook.models.embeddings import PatchEmbedding, TokenEmbedding
-from tfbook.models.feed_forward import FEED_FORWARDS
+from tfbook.models.feed_forward import FEED_FORWARDS, GATES
 from tfbook.models.heads import LanguageHead, MaskedHead
-from tfbook.models.layers import Norm, check_spec
+from tfbook.models.layers import KEEP_INPUT, Norm, check_spec
 from tfbook.models.placements import InEmbedding
 from tfbook.models.spec import Run, Site, Spec
 
@@ -80,10 +80,12 @@ class Tokens(Spec):
 
     def price(self, name: str, run: Run, *, shared: bool = False) -> Iterator[Part]:
         """Yield the tables, with ``name`` before their names; a shared table is there already."""
+        rows = run.batch * run.n * run.d_model  # read from the table, which is not read whole
+        memory = {"moves": 2 * rows, "masks": run.dropped(self.dropout, rows)}
         if shared:
-            yield run.rows("embed")
+            yield run.rows("embed", **memory)
         else:
-            yield run.rows(f"{name}embed", run.vocab_size * run.d_model)
+            yield run.rows(f"{name}embed", run.vocab_size * run.d_model, **memory)
         if self.n_segments is not None:
             yield run.rows("segments", self.n_segments * run.d_model)
         yield from _price_rest(self, name, run, run.max_len)
@@ -163,16 +165,20 @@ class Patches(Spec):
         """Yield the linear map of the patches, the class token, positions and norm."""
         patches = replace(run, n=self.count)
         yield patches.linear(f"{name}embed.proj", self.numbers, run.d_model)
-        yield run.rows(f"{name}embed", run.d_model)
+        masks = run.dropped(self.dropout, run.batch * run.n * run.d_model)
+        yield run.rows(f"{name}embed", run.d_model, masks=masks)
         yield from _price_rest(self, name, run, self.length)
 
 
 def _price_rest(spec: Tokens | Patches, name: str, run: Run, max_len: int | None) -> Iterator[Part]:
     """Yield what tokens and images have in common."""
+    d, rows = run.d_model, run.batch * run.n
     if spec.position is not None:
-        yield run.rows(f"{name}position", spec.position.parameters(run.d_model, max_len))
+        weights, masks = spec.position.parameters(d, max_len), spec.position.index_bytes * run.n
+        yield run.rows(f"{name}position", weights, moves=(2 * rows + run.n) * d, masks=masks)
     if spec.norm is not None:
-        yield run.rows(f"{name}embed_norm", spec.norm.parameters(run.d_model))
+        weights, keeps = spec.norm.parameters(d), rows * spec.norm.keeps(d)
+        yield run.rows(f"{name}embed_norm", weights, keeps=keeps)
 
 
 @dataclass(frozen=True)
@@ -250,8 +256,11 @@ class MaskedToken(Spec):
 
     def price(self, name: str, run: Run) -> Iterator[Part]:
         """Yield the transform, its norm, and the product with the table."""
-        yield run.linear(f"{name}.dense", run.d_model, run.d_model)
-        yield run.rows(f"{name}.norm", self.norm.parameters(run.d_model))
+        d, rows = run.d_model, run.batch * run.n
+        kept = 1 + (GATES.get(self.activation, self.activation) in KEEP_INPUT)
+        yield run.linear(f"{name}.dense", d, d, keeps=kept * rows * d)
+        keeps = rows * self.norm.keeps(d)
+        yield run.rows(f"{name}.norm", self.norm.parameters(d), keeps=keeps)
         scores = run.linear(name, run.d_model, run.vocab_size)
         tied = run.vocab_size * run.d_model * self.tie_embeddings
         yield scores._replace(parameters=scores.parameters - tied)
@@ -281,5 +290,8 @@ class Classes(Spec):
 
     def price(self, name: str, run: Run) -> Iterator[Part]:
         """Yield the linear map of one row for each sequence."""
-        weights, shape = run.d_model * self.n_classes, (run.batch, self.n_classes)
-        yield run.part(name, shape, weights + self.n_classes, 2 * run.batch * weights)
+        d, classes, batch = run.d_model, self.n_classes, run.batch
+        weights = d * classes + classes
+        # It keeps the first row, which is a view of all rows, so all of them stay.
+        memory = {"moves": batch * (d + classes) + weights, "keeps": batch * run.n * d}
+        yield run.part(name, (batch, classes), weights, 2 * batch * d * classes, **memory)

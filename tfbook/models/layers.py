@@ -6,7 +6,7 @@ builds its module and prices it, a few lines apart.
 Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from inspect import Parameter, signature
 
@@ -26,6 +26,8 @@ from tfbook.models.spec import Run, Site, Spec
 __all__ = ["FFN", "Attention", "Layer", "Norm"]
 
 PROJECTIONS = ("q", "k", "v", "out")
+# What an activation keeps for the backward pass, its input or its output; the identity nothing.
+KEEP_INPUT, KEEP_OUTPUT = ("gelu", "gelu_tanh", "silu"), ("relu", "sigmoid", "tanh")
 
 
 def check_spec(name: str, value: object, kind: type = Spec, *, open: bool = False) -> None:
@@ -84,6 +86,10 @@ class Norm(Spec):
     def parameters(self, size: int) -> int:
         """Count the parameters for vectors of a size."""
         return size * (2 if self.kind == "layer" and self.bias else 1)
+
+    def keeps(self, size: int) -> int:
+        """Count the numbers kept of a vector: it and μ, 1/σ; or it, 1/σ and what γ scales."""
+        return size + 2 if self.kind == "layer" else 2 * size + 1
 
 
 @dataclass(frozen=True)
@@ -185,6 +191,12 @@ class Attention(Spec):
             qk_norm_whole=self.qk_norm_whole,
         )
 
+    def stores(self, run: Run) -> bool:
+        """Return whether the weights are written down: for their dropout, or by the function."""
+        if run.stores_weights is not None:
+            return run.stores_weights
+        return self.dropout > 0 or "weights" in VARIANTS[self.attend].has
+
     def price(self, name: str, run: Run) -> Iterator[Part]:
         """Yield the projections, the norms, the position, the scores, what is mixed, the output."""
         d, batch, n, heads = run.d_model, run.batch, run.n, self.heads(run.d_model)
@@ -198,17 +210,45 @@ class Attention(Spec):
         widths["v"] = heads.n_kv_heads * heads.d_value
         for which, width in widths.items():
             made, weights = n if which == "q" else rows, d * width + width * (which in biased)
-            yield run.part(f"{name}.{which}_proj", (batch, made, width), weights, flops[which])
+            work = flops[which] > 0  # none where a memory's keys and values are there already
+            # The rows that k and v are made of too are kept once; for a memory see the decoder.
+            memory = {"keeps": batch * n * d * (which == "q")}
+            memory["moves"] = work * (batch * made * (d + width) + weights)
+            shape = (batch, made, width)
+            yield run.part(f"{name}.{which}_proj", shape, weights, flops[which], **memory)
             if self.qk_norm is not None and which in "qk":
-                shape = (batch, width // heads.d_head, made, heads.d_head)
                 size = width if self.qk_norm_whole else heads.d_head
-                yield run.part(f"{name}.{which}_norm", shape, self.qk_norm.parameters(size))
+                weights, numbers = self.qk_norm.parameters(size), batch * made * width
+                memory = {"moves": work * (2 * numbers + weights)}
+                memory["keeps"] = numbers // size * self.qk_norm.keeps(size)
+                shape = (batch, width // heads.d_head, made, heads.d_head)
+                yield run.part(f"{name}.{which}_norm", shape, weights, **memory)
         if self.position is not None:
             yield from self.position.price_layer(name, run, heads)
-        yield run.part(f"{name}.scores", (batch, heads.n_heads, n, keys), 0, flops["scores"])
-        yield run.part(f"{name}.z", (batch, heads.n_heads, n, heads.d_value), 0, flops["mix"])
-        weights = heads.n_heads * heads.d_value * d + d * ("out" in biased)
-        yield run.rows(f"{name}.out_proj", weights, flops["out"])
+        yield from self._price_mixing(name, run, keys, flops)
+        width = heads.n_heads * heads.d_value
+        yield run.linear(f"{name}.out_proj", width, d, bias="out" in biased)
+
+    def _price_mixing(
+        self, name: str, run: Run, keys: int, flops: Mapping[str, int]
+    ) -> Iterator[Part]:
+        """Yield the scores and z, with weights that are written down or never whole."""
+        heads, n, shared = self.heads(run.d_model), run.n, run.batch * keys
+        lines = run.batch * heads.n_heads * n  # of scores
+        q, z = lines * heads.d_head, lines * heads.d_value
+        k, v = (shared * heads.n_kv_heads * size for size in (heads.d_head, heads.d_value))
+        pairs, windowed = lines * keys, self.window is not None and keys > self.window
+        if self.stores(run):  # as softmax made them, and as v meets them; what is hidden or empty
+            hidden = n * keys * ((run.causal and run.m is None) + windowed)
+            scores = {"moves": q + k + pairs, "keeps": q + k + pairs, "masks": hidden + lines}
+            mixed = {"keeps": v + pairs, "masks": run.dropped(self.dropout, pairs)}
+        else:  # the log-sum-exp of each line, from which the weights are made again
+            pairs, scores = 0, {"moves": q + k, "keeps": q + k}
+            mixed = {"keeps": v + lines, "masks": 4 * n * keys * windowed}
+        mixed["moves"] = pairs + v + z
+        shape = (run.batch, heads.n_heads, n)
+        yield run.part(f"{name}.scores", (*shape, keys), 0, flops["scores"], **scores)
+        yield run.part(f"{name}.z", (*shape, heads.d_value), 0, flops["mix"], **mixed)
 
     def held(self, d_model: int, length: int) -> int:
         """Count the numbers of the keys and values of so many rows."""
@@ -251,9 +291,16 @@ class FFN(Spec):
 
     def price(self, name: str, run: Run) -> Iterator[Part]:
         """Yield the linear maps, two of them to the inner layer where there is a gate."""
-        for inner in ("gate_proj", "up_proj") if self.kind in GATES else ("up_proj",):
-            yield run.linear(f"{name}.{inner}", run.d_model, self.d_ff, bias=self.bias)
-        yield run.linear(f"{name}.down_proj", self.d_ff, run.d_model, bias=self.bias)
+        d, size = run.d_model, run.batch * run.n * self.d_ff
+        gated, activation = self.kind in GATES, GATES.get(self.kind, self.kind)
+        for inner in ("gate_proj", "up_proj") if gated else ("up_proj",):
+            keeps = 0 if gated and inner == "up_proj" else None  # what both read is kept once
+            yield run.linear(f"{name}.{inner}", d, self.d_ff, bias=self.bias, keeps=keeps)
+        # What down_proj reads; both factors of a gate; what the activation needs beside them.
+        apart = not gated and self.dropout > 0  # else its output is one of these
+        kept = 1 + 2 * gated + (activation in KEEP_INPUT) + (apart and activation in KEEP_OUTPUT)
+        down = run.linear(f"{name}.down_proj", self.d_ff, d, bias=self.bias, keeps=kept * size)
+        yield down._replace(saved=down.saved + run.dropped(self.dropout, size))
 
 
 @dataclass(frozen=True)
@@ -339,13 +386,19 @@ class Layer(Spec):
         if self.cross is not None:
             rows["cross"] = self.cross.price(f"{name}.cross", run)
         rows["ffn"] = self.ffn.price(f"{name}.ffn", own)
-        weights = self.norm.parameters(run.d_model)
+        weights, size = self.norm.parameters(run.d_model), run.batch * run.n
         for part, found in rows.items():
-            norm = run.rows(f"{name}.{part}_residual.norm", weights)
-            if self.place in ("pre", "both") and not (part == "ffn" and self.one_norm):
-                yield norm
-            yield from found
+            keeps = size * self.norm.keeps(run.d_model)
+            norm = run.rows(f"{name}.{part}_residual.norm", weights, keeps=keeps)
+            before = self.place in ("pre", "both") and not (part == "ffn" and self.one_norm)
+            steps = [norm, *found] if before else [*found]
             if self.place in ("post", "inside"):
-                yield norm
+                steps.append(norm)
             if self.place == "both":
-                yield norm._replace(name=f"{norm.name}_after")
+                steps.append(norm._replace(name=f"{norm.name}_after"))
+            if self.parallel and part == "ffn":  # the mixer keeps the x that both read
+                kept = max(0, steps[0].saved - size * run.d_model * run.bytes_per_number)
+                steps[0] = steps[0]._replace(saved=kept)
+            dropped = run.dropped(self.dropout, size * run.d_model)
+            steps[-1] = steps[-1]._replace(saved=steps[-1].saved + dropped)
+            yield from steps

@@ -3,6 +3,7 @@
 Explained in: chapters/05_architecture_deeper, section "From words in to words out".
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
@@ -41,8 +42,13 @@ class Heads(NamedTuple):
 class InEmbedding(Spec):
     """A position that is added to the embeddings.
 
+    Attributes:
+        index_bytes: of a place in its table, which looking up keeps for the backward pass.
+
     Explained in: chapters/05_architecture_deeper, section "From words in to words out".
     """
+
+    index_bytes = 0
 
     def parameters(self, d_model: int, max_len: int | None) -> int:
         """Count its parameters."""
@@ -79,6 +85,8 @@ class Learned(InEmbedding):
     Source: [gehring2017convolutional]
     Explained in: chapters/04_positions, section "Learned embeddings".
     """
+
+    index_bytes = 8
 
     def check(self, site: Site) -> None:
         """Raise ValueError unless the number of positions is known."""
@@ -222,7 +230,9 @@ class T5Buckets(InAttention):
     def price_stack(self, name: str, run: Run, heads: Heads) -> Iterator[Part]:
         """Yield the bias, which is made once for all layers."""
         shape = (heads.n_heads, run.n, run.past + run.n)
-        yield run.part(name, shape, self.n_buckets * heads.n_heads)
+        pairs, weights = run.n * (run.past + run.n), self.n_buckets * heads.n_heads
+        memory = {"moves": weights + pairs * heads.n_heads, "masks": 8 * pairs}  # bucket numbers
+        yield run.part(name, shape, weights, **memory)
 
 
 @dataclass(frozen=True)
@@ -262,8 +272,9 @@ class Shaw(InAttention):
     def price_layer(self, name: str, run: Run, heads: Heads) -> Iterator[Part]:
         """Yield the products of queries and distances."""
         rows, shape = 2 * self.max_distance + 1, (run.batch, heads.n_heads, run.n, run.past + run.n)
-        flops = 2 * run.batch * heads.n_heads * run.n * heads.d_head * rows
-        yield run.part(f"{name}.position", shape, rows * heads.d_head, flops)
+        queries, weights = run.batch * heads.n_heads * run.n * heads.d_head, rows * heads.d_head
+        moves = queries + weights + math.prod(shape)
+        yield run.part(f"{name}.position", shape, weights, 2 * queries * rows, moves=moves)
 
 
 @dataclass(frozen=True)
@@ -287,5 +298,6 @@ class TransformerXL(InAttention):
         width, keys = heads.n_heads * heads.d_head, run.past + run.n
         queries, distances = 2 * run.batch * run.n * width, run.n + keys - 1
         flops = 2 * distances * width**2 + queries * distances
-        shape = (run.batch, heads.n_heads, run.n, keys)
-        yield run.part(f"{name}.position", shape, width**2 + width, flops)
+        shape, weights = (run.batch, heads.n_heads, run.n, keys), width**2 + width
+        moves = (run.batch * run.n + distances) * width + weights + math.prod(shape)
+        yield run.part(f"{name}.position", shape, weights, flops, moves=moves)

@@ -69,6 +69,10 @@ class Run:
         bytes_per_number: 4 for single precision.
         vocab_size: different tokens; None for a model of images.
         max_len: the longest sequence; None for no limit.
+        causal: whether the future is hidden.
+        stores_weights: whether attention weights are written down; None for what each attention
+            function does.
+        mask_bytes: of what dropout keeps for a number; bytes_per_number when None.
 
     Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
     """
@@ -81,19 +85,59 @@ class Run:
     bytes_per_number: int = 4
     vocab_size: int | None = None
     max_len: int | None = None
+    causal: bool = False
+    stores_weights: bool | None = None
+    mask_bytes: int | None = None
 
-    def part(self, name: str, shape: Sequence[int], parameters: int = 0, flops: int = 0) -> Part:
-        """Return a row of the account."""
-        return Part(name, tuple(shape), parameters, flops, math.prod(shape) * self.bytes_per_number)
+    def part(
+        self,
+        name: str,
+        shape: Sequence[int],
+        parameters: int = 0,
+        flops: int = 0,
+        *,
+        moves: int | None = None,
+        keeps: int = 0,
+        masks: int = 0,
+    ) -> Part:
+        """Return a row of the account.
 
-    def rows(self, name: str, parameters: int = 0, flops: int = 0) -> Part:
+        Args:
+            name: of the submodule.
+            shape: of what it returns.
+            parameters: how many it owns.
+            flops: of the pass.
+            moves: numbers that it reads and writes; when omitted it reads its parameters and as
+                much as it returns.
+            keeps: numbers that it keeps for the backward pass.
+            masks: bytes of masks and indices that it keeps beside them.
+        """
+        size, each = math.prod(shape), self.bytes_per_number
+        moves = 2 * size + parameters if moves is None else moves
+        saved = keeps * each + masks
+        return Part(name, tuple(shape), parameters, flops, size * each, moves * each, saved)
+
+    def rows(self, name: str, parameters: int = 0, flops: int = 0, **memory: int | None) -> Part:
         """Return a row of the account for a part that gives (batch, n, d_model)."""
-        return self.part(name, (self.batch, self.n, self.d_model), parameters, flops)
+        return self.part(name, (self.batch, self.n, self.d_model), parameters, flops, **memory)
 
-    def linear(self, name: str, inputs: int, outputs: int, *, bias: bool = True) -> Part:
-        """Return that of a linear map of every row: 2 · rows · inputs · outputs FLOPs."""
-        shape, weights = (self.batch, self.n, outputs), inputs * outputs
-        return self.part(name, shape, weights + outputs * bias, 2 * self.batch * self.n * weights)
+    def linear(
+        self, name: str, inputs: int, outputs: int, *, bias: bool = True, keeps: int | None = None
+    ) -> Part:
+        """Return that of a linear map of every row: 2 · rows · inputs · outputs FLOPs.
+
+        It keeps its inputs, for the gradient of its weights, unless ``keeps`` says another number.
+        """
+        rows, weights = self.batch * self.n, inputs * outputs
+        parameters, flops = weights + outputs * bias, 2 * rows * weights
+        memory = {"moves": rows * (inputs + outputs) + parameters}
+        memory["keeps"] = rows * inputs if keeps is None else keeps
+        return self.part(name, (self.batch, self.n, outputs), parameters, flops, **memory)
+
+    def dropped(self, rate: float, numbers: int) -> int:
+        """Return the bytes that dropout keeps of so many numbers: which of them it set to 0."""
+        each = self.bytes_per_number if self.mask_bytes is None else self.mask_bytes
+        return numbers * each * (rate > 0)
 
 
 class Spec:

@@ -1,0 +1,452 @@
+"""Right and wrong answers to the exercises of chapter 06.
+
+A wrong answer has one mistake. Beside it stands a piece of the message that has to name it.
+"""
+
+import math
+
+import torch
+from answers import collect
+from torch.utils.flop_counter import FlopCounterMode
+
+from tfbook import costs, models
+
+RIGHT, WRONG, right, wrong = collect()
+LIBRARY = {
+    "token-flops": lambda *sizes, **named: flops_of_a_config(*sizes, **named),
+    "predict-seconds": lambda rows, d_in, d_out, size, flops, bytes_: costs.Machine(
+        "", flops, bytes_
+    ).seconds(*costs.linear_intensity(rows, d_in, d_out, size)),
+    "split-budget": lambda flops, *law: costs.compute_optimal(costs.ChinchillaLaw(*law), flops),
+}
+
+
+# token-flops ------------------------------------------------------------------------------------
+
+
+@right("token-flops")
+def flops_formula(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
+    q, kv = n_heads * d_head, n_kv_heads * d_head
+    weights = n_layers * (2 * d_model * (q + kv) + 3 * d_model * d_ff) + d_model * vocab_size
+    return 2 * weights + 4 * n_layers * q * context
+
+
+@right("token-flops")
+def flops_counted(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
+    """Multiply tensors without contents, and let PyTorch count."""
+
+    def linear(x, width):
+        return x @ torch.empty(x.shape[-1], width, device="meta")
+
+    x = torch.empty(1, d_model, device="meta")
+    group = n_heads // n_kv_heads
+    keys = torch.empty(n_kv_heads, context, d_head, device="meta").repeat_interleave(group, 0)
+    with FlopCounterMode(display=False) as counter:
+        for _ in range(n_layers):
+            linear(x, n_kv_heads * d_head), linear(x, n_kv_heads * d_head)
+            q = linear(x, n_heads * d_head).view(n_heads, 1, d_head)
+            z = (q @ keys.mT) @ keys
+            linear(z.view(1, n_heads * d_head), d_model)
+            linear(linear(x, d_ff) * linear(x, d_ff), d_model)
+        linear(x, vocab_size)
+    return counter.get_total_flops()
+
+
+def flops_of_a_config(
+    d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context
+):  # fmt: skip
+    """Ask the config of SmolLM2-135M, with other sizes where others are asked for."""
+    config = models.preset("smollm2-135m")
+    (layer,) = set(config.decoder)
+    mixer = layer.mixer
+    sizes = config.d_model, len(config.decoder), mixer.n_heads, mixer.n_kv_heads, layer.ffn.d_ff
+    asked = d_model, n_layers, n_heads, n_kv_heads, d_ff
+    if (*asked, vocab_size, d_head * n_heads) != (*sizes, config.vocab_size, config.d_model):
+        config = config.replace(
+            d_model=d_model, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads,
+            d_head=d_head, d_ff=d_ff, vocab_size=vocab_size, position=None,
+        )  # fmt: skip
+    return config.flops(1, past=context - 1)
+
+
+def priced(message, change):
+    """Note a wrong answer: the right number, changed by so much."""
+
+    def flops(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
+        sizes = (d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context)
+        return flops_formula(*sizes) + change(*sizes)
+
+    flops.__name__ = message
+    wrong("token-flops", message)(flops)
+
+
+priced("The output layer is missing", lambda d, n, h, g, w, f, v, c: -2 * d * v)
+priced("The network has two matrices here", lambda d, n, h, g, w, f, v, c: -2 * n * d * f)
+priced("were counted with n_kv_heads. K", lambda d, n, h, g, w, f, v, c: -4 * n * (h - g) * w * c)
+priced("were projected to n_heads", lambda d, n, h, g, w, f, v, c: 4 * n * d * (h - g) * w)
+priced("All projections were", lambda d, n, h, g, w, f, v, c: -4 * n * d * (h - g) * w)
+priced("counted in each layer", lambda d, n, h, g, w, f, v, c: (n - 1) * 2 * d * v)
+priced("The context is squared", lambda d, n, h, g, w, f, v, c: 4 * n * h * w * (c - 1) * c)
+priced("looks up one row", lambda d, n, h, g, w, f, v, c: 2 * d * v)
+priced("left out of the context", lambda d, n, h, g, w, f, v, c: -4 * n * h * w)
+priced("uses the context twice", lambda d, n, h, g, w, f, v, c: -2 * n * h * w * c)
+priced("Scores and sum are missing", lambda d, n, h, g, w, f, v, c: -4 * n * h * w * c)
+priced("with d_model features", lambda d, n, h, g, w, f, v, c: 4 * n * (d - h * w) * c)
+priced("The scores of one head", lambda d, n, h, g, w, f, v, c: -4 * n * (h - 1) * w * c)
+priced("of attention is missing", lambda d, n, h, g, w, f, v, c: -2 * n * h * w * d)
+priced("counted once together", lambda d, n, h, g, w, f, v, c: -2 * n * g * w * d)
+
+
+@wrong("token-flops", "Each of them is 2 FLOPs")
+def flops_macs(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
+    sizes = (d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context)
+    return flops_formula(*sizes) // 2
+
+
+@wrong("token-flops", "The layers were counted once")
+def flops_one_layer(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
+    return flops_formula(d_model, 1, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context)
+
+
+@wrong("token-flops", "for all positions")
+def flops_without_cache(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
+    sizes = (d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context)
+    return context * flops_formula(*sizes)
+
+
+@wrong("token-flops", "as d_model × d_model")
+def flops_square(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
+    weights = n_layers * (4 * d_model**2 + 3 * d_model * d_ff) + d_model * vocab_size
+    return 2 * weights + 4 * n_layers * n_heads * d_head * context
+
+
+@wrong("token-flops", "The backward pass")
+def flops_of_training(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
+    sizes = (d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context)
+    return 3 * flops_formula(*sizes)
+
+
+@wrong("token-flops", "The number is right, but it is a float")
+def flops_float(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
+    sizes = (d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context)
+    return float(flops_formula(*sizes))
+
+
+@wrong("token-flops", "and nothing else does. From 12 heads to 4")
+def flops_groups_of_three(
+    d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context
+):  # fmt: skip
+    # A number out of the first property is taken for a law.
+    shared = n_heads // 3
+    return flops_formula(d_model, n_layers, n_heads, shared, d_head, d_ff, vocab_size, context)
+
+
+@wrong("token-flops", "From 1 position to 100")
+def flops_of_a_window(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
+    seen = min(context, 64)
+    return flops_formula(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, seen)
+
+
+@wrong("token-flops", "is not what was wanted: 275871744")
+def flops_of_a_usual_width(
+    d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context
+):  # fmt: skip
+    # A wide network is taken for one of the usual width, 4·d_model.
+    wide = d_ff if d_ff < 2 * d_model else 4 * d_model
+    return flops_formula(d_model, n_layers, n_heads, n_kv_heads, d_head, wide, vocab_size, context)
+
+
+# predict-seconds --------------------------------------------------------------------------------
+
+
+@right("predict-seconds")
+def seconds_formula(rows, d_in, d_out, bytes_per_number, flops_per_second, bytes_per_second):
+    flops = 2 * rows * d_in * d_out
+    n_bytes = bytes_per_number * (rows * d_in + d_in * d_out + rows * d_out)
+    return max(flops / flops_per_second, n_bytes / bytes_per_second)
+
+
+@right("predict-seconds")
+def seconds_of_intensity(rows, d_in, d_out, bytes_per_number, flops_per_second, bytes_per_second):
+    """Take the rate that the intensity allows, which is the picture of the two ceilings."""
+    x, w = torch.empty(rows, d_in, device="meta"), torch.empty(d_in, d_out, device="meta")
+    flops = 2 * rows * w.numel()
+    n_bytes = sum(t.numel() for t in (x, w, x @ w)) * bytes_per_number
+    return flops / min(flops_per_second, flops / n_bytes * bytes_per_second)
+
+
+def two_times(rows, d_in, d_out, size, flops_rate, bytes_rate, parts=(1, 1, 1)):
+    """Return how long the machine computes, and how long it moves so much of each of the parts."""
+    numbers = (rows * d_in, d_in * d_out, rows * d_out)
+    moved = size * sum(p * n for p, n in zip(parts, numbers, strict=True))
+    return 2 * rows * d_in * d_out / flops_rate, moved / bytes_rate
+
+
+def timed(message, answer):
+    """Note a wrong answer, which is made of the six arguments."""
+
+    def seconds(rows, d_in, d_out, bytes_per_number, flops_per_second, bytes_per_second):
+        return answer(rows, d_in, d_out, bytes_per_number, flops_per_second, bytes_per_second)
+
+    seconds.__name__ = message
+    wrong("predict-seconds", message)(seconds)
+
+
+timed("Both times were added. The machine", lambda *case: sum(two_times(*case)))
+timed("the shorter of the two times", lambda *case: min(two_times(*case)))
+timed("and the shorter time was taken", lambda *case: min(two_times(*case)) / 2)
+timed("The weights were not moved", lambda *case: max(two_times(*case, parts=(1, 0, 1))))
+timed("Only the weights were moved", lambda *case: max(two_times(*case, parts=(0, 1, 0))))
+timed("The input was not moved", lambda *case: max(two_times(*case, parts=(0, 1, 1))))
+timed("The result was not moved", lambda *case: max(two_times(*case, parts=(1, 1, 0))))
+timed("moved for each row", lambda *case: max(two_times(*case, parts=(1, case[0], 1))))
+timed("if a number had one byte", lambda m, a, b, size, f, r: max(two_times(m, a, b, 1, f, r)))
+timed("Bits were moved", lambda m, a, b, size, f, r: max(two_times(m, a, b, 8 * size, f, r)))
+timed("Multiplications were counted", lambda m, a, b, s, f, r: max(two_times(m, a, b, s, 2 * f, r)))
+timed("This is how long moving takes", lambda *case: two_times(*case)[1])
+timed("multiplied by the bytes", lambda m, a, b, s, f, r: max(two_times(m, a, b, s, f / s, r)))
+timed("With few rows, moving takes", lambda *case: two_times(*case)[0] ** -1)
+timed("The result is a tensor", lambda *case: torch.tensor(two_times(*case)).max())
+
+
+@wrong("predict-seconds", "though moving goes on")
+def seconds_read_first(rows, d_in, d_out, bytes_per_number, flops_per_second, bytes_per_second):
+    case = rows, d_in, d_out, bytes_per_number, flops_per_second, bytes_per_second
+    computing, moving = two_times(*case)
+    return moving if moving > computing else moving + computing
+
+
+@wrong("predict-seconds", "the time of one row")
+def seconds_of_one_row(rows, d_in, d_out, bytes_per_number, flops_per_second, bytes_per_second):
+    case = rows, d_in, d_out, bytes_per_number, flops_per_second, bytes_per_second
+    computing, moving = two_times(*case)
+    return moving if moving > computing else computing / rows
+
+
+@wrong("predict-seconds", "Here computing takes 1.13e-07 s and moving 6.8e-07 s")
+def seconds_by_rows(rows, d_in, d_out, bytes_per_number, flops_per_second, bytes_per_second):
+    case = rows, d_in, d_out, bytes_per_number, flops_per_second, bytes_per_second
+    return two_times(*case)[0 if rows >= 32 else 1]
+
+
+# attention-memory -------------------------------------------------------------------------------
+
+
+@right("attention-memory")
+def memory_formula(n, d_model, n_heads, n_layers, bytes_per_number):
+    return n_layers * n_heads * n * n * bytes_per_number
+
+
+@right("attention-memory")
+def memory_of_tensors(n, d_model, n_heads, n_layers, bytes_per_number):
+    q = torch.empty(n_layers, n_heads, n, d_model // n_heads, device="meta")
+    return (q @ q.mT).numel() * bytes_per_number
+
+
+@wrong("attention-memory", "Each pair has d_model numbers here")
+def memory_of_the_width(n, d_model, n_heads, n_layers, bytes_per_number):
+    return n_layers * bytes_per_number * n**2 * d_model
+
+
+@wrong("attention-memory", "Each pair has d_model numbers here")
+def memory_of_width_and_heads(n, d_model, n_heads, n_layers, bytes_per_number):
+    return n_layers * n_heads * bytes_per_number * n**2 * d_model
+
+
+@wrong("attention-memory", "Each pair has d_head numbers")
+def memory_of_the_head_width(n, d_model, n_heads, n_layers, bytes_per_number):
+    return n_layers * bytes_per_number * n**2 * (d_model // n_heads)
+
+
+@wrong("attention-memory", "The heads are missing")
+def memory_of_one_head(n, d_model, n_heads, n_layers, bytes_per_number):
+    return memory_formula(n, d_model, 1, n_layers, bytes_per_number)
+
+
+@wrong("attention-memory", "as queries and keys have")
+def memory_of_queries(n, d_model, n_heads, n_layers, bytes_per_number):
+    return n_layers * n * d_model * bytes_per_number
+
+
+@wrong("attention-memory", "Each head has n numbers here")
+def memory_of_a_row(n, d_model, n_heads, n_layers, bytes_per_number):
+    return n_layers * n_heads * n * bytes_per_number
+
+
+@wrong("attention-memory", "The layers are missing")
+def memory_of_one_layer(n, d_model, n_heads, n_layers, bytes_per_number):
+    return memory_formula(n, d_model, n_heads, 1, bytes_per_number)
+
+
+@wrong("attention-memory", "how many numbers are kept")
+def memory_numbers(n, d_model, n_heads, n_layers, bytes_per_number):
+    return memory_formula(n, d_model, n_heads, n_layers, 1)
+
+
+@wrong("attention-memory", "These are bits")
+def memory_bits(n, d_model, n_heads, n_layers, bytes_per_number):
+    return 8 * memory_formula(n, d_model, n_heads, n_layers, bytes_per_number)
+
+
+@wrong("attention-memory", "Half of the pairs were left out")
+def memory_causal(n, d_model, n_heads, n_layers, bytes_per_number):
+    return n_layers * n_heads * (n * (n + 1) // 2) * bytes_per_number
+
+
+@wrong("attention-memory", "With tokens twice as wide")
+def memory_of_wide_tokens(n, d_model, n_heads, n_layers, bytes_per_number):
+    # The heads of the first two cases are 9 wide, and from that their number is guessed.
+    return memory_formula(n, d_model, d_model // 9, n_layers, bytes_per_number)
+
+
+@wrong("attention-memory", "With twice as many heads")
+def memory_of_few_heads(n, d_model, n_heads, n_layers, bytes_per_number):
+    return memory_formula(n, d_model, min(n_heads, d_model // 9), n_layers, bytes_per_number)
+
+
+@wrong("attention-memory", "With twice as many tokens")
+def memory_of_a_window(n, d_model, n_heads, n_layers, bytes_per_number):
+    pairs = n * min(n, 6) if n != 11 else n * n
+    return n_layers * n_heads * pairs * bytes_per_number
+
+
+@wrong("attention-memory", "is not what was wanted: 8388608")
+def memory_of_tiles(n, d_model, n_heads, n_layers, bytes_per_number):
+    return n_layers * n_heads * n * min(n, 128) * bytes_per_number
+
+
+# split-budget -----------------------------------------------------------------------------------
+
+
+@right("split-budget")
+def split_formula(flops, floor, n_scale, n_exponent, d_scale, d_exponent):
+    ratio = (n_exponent * n_scale) / (d_exponent * d_scale)
+    n = ratio ** (1 / (n_exponent + d_exponent))
+    n *= (flops / 6) ** (d_exponent / (n_exponent + d_exponent))
+    return n, flops / (6 * n)
+
+
+@right("split-budget")
+def split_thirds(flops, floor, n_scale, n_exponent, d_scale, d_exponent, low=0.0, high=None):
+    """Search in log N: of three thirds, the one beside the worse end goes."""
+
+    def loss(log_n):
+        n = math.exp(log_n)
+        return n_scale * n**-n_exponent + d_scale * (flops / 6 / n) ** -d_exponent
+
+    high = math.log(flops / 6) if high is None else high
+    while high - low > 1e-6:
+        left, right_ = (2 * low + high) / 3, (low + 2 * high) / 3
+        low, high = (left, high) if loss(left) > loss(right_) else (low, right_)
+    n = math.exp((low + high) / 2)
+    return n, flops / 6 / n
+
+
+@right("split-budget")
+def split_grid(flops, floor, n_scale, n_exponent, d_scale, d_exponent):
+    n = torch.logspace(0, math.log10(flops / 6), 20_001, dtype=torch.float64)
+    loss = floor + n_scale / n**n_exponent + d_scale / (flops / 6 / n) ** d_exponent
+    best = n[loss.argmin()].item()
+    return best, flops / 6 / best
+
+
+@right("split-budget")
+def split_rounded(flops, floor, n_scale, n_exponent, d_scale, d_exponent):
+    n = round(split_formula(flops, floor, n_scale, n_exponent, d_scale, d_exponent)[0])
+    return n, round(flops / 6 / n)
+
+
+def split_with(message, answer):
+    """Note a wrong answer, which gives the parameters; the rest of the budget goes to tokens."""
+
+    def split(flops, floor, n_scale, n_exponent, d_scale, d_exponent):
+        n = answer(flops / 6, floor, n_scale, n_exponent, d_scale, d_exponent)
+        return n, flops / 6 / n
+
+    split.__name__ = message
+    wrong("split-budget", message)(split)
+
+
+def balance(total, floor, a, alpha, b, beta):
+    """Return the best parameters, if N·D is the total."""
+    return split_formula(6 * total, floor, a, alpha, b, beta)[0]
+
+
+split_with("D = 20·N, whatever the loss is", lambda total, *law: (total / 20) ** 0.5)
+split_with("N and D are equal", lambda total, *law: total**0.5)
+split_with(
+    "The two terms are equal here",
+    lambda total, e, a, alpha, b, beta: balance(total, e, a / alpha, alpha, b / beta, beta),
+)
+split_with(
+    "The exponents are exchanged",
+    lambda total, e, a, alpha, b, beta: (
+        (alpha * a / beta / b * total**alpha) ** (1 / (alpha + beta))
+    ),
+)
+split_with(
+    "is upside down",
+    lambda total, e, a, alpha, b, beta: (
+        (beta * b / alpha / a * total**beta) ** (1 / (alpha + beta))
+    ),
+)
+split_with("A model 10 % smaller", lambda total, *law: 1.5 * balance(total, *law))
+split_with("A model 10 % larger", lambda total, *law: 0.9 * balance(total, *law))
+split_with("search with finer steps", lambda total, *law: 1.03 * balance(total, *law))
+split_with("They grow alike only", lambda total, *law: balance(1e17, *law) * (total / 1e17) ** 0.5)
+split_with("N stayed as it was", lambda total, *law: balance(1e17, *law))
+split_with("went to the parameters", lambda total, *law: balance(1e17, *law) * total / 1e17)
+# A search that ends too early, one for no more parameters than tokens, one that ends later.
+split_with("With ten thousand times", lambda total, *law: min(balance(total, *law), 1e8))
+split_with(
+    "have exchanged their constants", lambda total, *law: min(balance(total, *law), total**0.5)
+)
+split_with("At Chinchilla's budget", lambda total, *law: min(balance(total, *law), 1.5e10))
+
+
+@wrong("split-budget", "pays for the forward pass alone")
+def split_two(flops, floor, n_scale, n_exponent, d_scale, d_exponent):
+    return split_formula(3 * flops, floor, n_scale, n_exponent, d_scale, d_exponent)
+
+
+@wrong("split-budget", "The factor 6 is missing")
+def split_one(flops, floor, n_scale, n_exponent, d_scale, d_exponent):
+    return split_formula(6 * flops, floor, n_scale, n_exponent, d_scale, d_exponent)
+
+
+@wrong("split-budget", "The rest would still lower the loss")
+def split_left_over(flops, floor, n_scale, n_exponent, d_scale, d_exponent):
+    """A grid of powers of 2 for both, of which the best that can be paid is taken."""
+    pairs = [(2.0**i, 2.0**j) for i in range(20, 60) for j in range(20, 60)]
+    return min(
+        (pair for pair in pairs if 6 * pair[0] * pair[1] <= flops),
+        key=lambda pair: n_scale / pair[0] ** n_exponent + d_scale / pair[1] ** d_exponent,
+    )
+
+
+@wrong("split-budget", "that is more than there is")
+def split_overdrawn(flops, floor, n_scale, n_exponent, d_scale, d_exponent):
+    """Each term is made small alone."""
+    n = split_formula(flops, floor, n_scale, n_exponent, d_scale, d_exponent)[0]
+    return n, 20 * (flops / 6)
+
+
+@wrong("split-budget", "The two results are exchanged")
+def split_swapped(flops, floor, n_scale, n_exponent, d_scale, d_exponent):
+    return split_formula(flops, floor, n_scale, n_exponent, d_scale, d_exponent)[::-1]
+
+
+@wrong("split-budget", "Return 2 results")
+def split_parameters(flops, floor, n_scale, n_exponent, d_scale, d_exponent):
+    return split_formula(flops, floor, n_scale, n_exponent, d_scale, d_exponent)[0]
+
+
+@wrong("split-budget", "take each out with `.item()`")
+def split_tensors(flops, floor, n_scale, n_exponent, d_scale, d_exponent):
+    found = split_formula(flops, floor, n_scale, n_exponent, d_scale, d_exponent)
+    return tuple(torch.tensor(value, dtype=torch.float64) for value in found)
+
+
+@wrong("split-budget", "positive and finite")
+def split_edge(flops, floor, n_scale, n_exponent, d_scale, d_exponent):
+    return 0.0, math.inf

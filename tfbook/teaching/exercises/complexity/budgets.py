@@ -1,0 +1,200 @@
+"""The exercise of chapter 06 on what a budget of compute is spent on."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from tfbook.teaching.exercises._spec import Exercise, Slip, Wrong, parts
+
+# split-budget -----------------------------------------------------------------------------------
+
+
+def split_budget(
+    flops: float, floor: float, n_scale: float, n_exponent: float, d_scale: float,
+    d_exponent: float,
+) -> tuple[float, float]:  # fmt: skip
+    """Split a budget of compute between a larger model and more text.
+
+    Training a model of N parameters on D tokens costs 6·N·D FLOPs. Afterwards its loss is
+    floor + n_scale / N^n_exponent + d_scale / D^d_exponent. Find the N and D with the least loss
+    among those that cost just the budget. They need not be whole numbers.
+
+    flops: the budget. floor: the loss that no N and D go below. n_scale: how much a small model
+    adds. n_exponent: how fast that falls with N. d_scale: how much too little text adds.
+    d_exponent: how fast that falls with D. All are above 0.
+    Returns: parameters N and tokens D, two numbers.
+    """
+    ...
+
+
+class _Law(NamedTuple):
+    """A loss that falls with parameters and tokens."""
+
+    floor: float
+    n_scale: float
+    n_exponent: float
+    d_scale: float
+    d_exponent: float
+
+    def loss(self, n: float, d: float) -> float:
+        """Return the loss of a model of n parameters after d tokens."""
+        return self.floor + self.n_scale / n**self.n_exponent + self.d_scale / d**self.d_exponent
+
+    def split(self, flops: float) -> tuple[float, float]:
+        """Return the best parameters and tokens of a budget."""
+        _, a, alpha, b, beta = self
+        n = (alpha * a / (beta * b) * (flops / 6) ** beta) ** (1 / (alpha + beta))
+        return n, flops / 6 / n
+
+
+_PLAIN = _Law(1.5, 300.0, 0.4, 500.0, 0.3)
+_CHINCHILLA = _Law(1.69, 406.4, 0.34, 410.7, 0.28)
+
+
+def _given(flops: float, law: _Law) -> dict[str, float]:
+    return {"flops": flops, **law._asdict()}
+
+
+def _two(split: Any, flops: float, law: _Law) -> tuple[float, float]:
+    """Call the reader's function, and see that it returns two positive numbers."""
+    got = parts(split(*_given(flops, law).values()), "n_parameters", "n_tokens")
+    for value in got:
+        if isinstance(value, torch.Tensor):
+            raise Wrong("Return two numbers, no tensors: take each out with `.item()`.")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Wrong(f"Return two numbers. One of yours is a {type(value).__name__}.")
+        if not (math.isfinite(value) and value > 0):
+            raise Wrong("Both numbers should be positive and finite.")
+    return float(got[0]), float(got[1])
+
+
+def _close(left: float, right: float) -> bool:
+    return math.isclose(left, right, rel_tol=1e-6)
+
+
+def _spending(split: Any, flops: float, law: _Law) -> tuple[float, float]:
+    """Return the reader's two numbers, which have to cost the budget."""
+    n, d = _two(split, flops, law)
+    share = 6 * n * d / flops
+    case = dict(given=_given(flops, law), got=(n, d), wanted=law.split(flops))
+    if _close(share, 3):
+        raise Slip(
+            "Here 2·N·D is the budget, which pays for the forward pass alone. With the backward "
+            "pass, training costs 6·N·D.", **case,
+        )  # fmt: skip
+    if _close(share, 6):
+        raise Slip("The factor 6 is missing: here N·D is the budget, not 6·N·D.", **case)
+    if not _close(share, 1):
+        words = f"{share:.6g} times the budget: that is more than there is."
+        if share < 1:
+            words = f"{100 * share:.4g} % of the budget. The rest would still lower the loss."
+        raise Slip(f"6·N·D is {words}", **case)
+    return n, d
+
+
+def _expect_split(
+    split: Any, flops: float, law: _Law, otherwise: str, mistakes: Mapping[str, float]
+) -> tuple[float, float]:
+    """Raise `Wrong` unless the reader's two numbers have the least loss; return them.
+
+    mistakes: how many parameters known slips would give, by the sentence that explains each.
+    """
+    n, d = _spending(split, flops, law)
+    wanted = law.split(flops)
+    case = dict(given=_given(flops, law), got=(n, d), wanted=wanted)
+    for words, slip in mistakes.items():
+        if _close(n, slip):
+            raise Slip(words, **case)
+    loss = law.loss(n, d)
+    for change, near in (("larger", n * 1.1), ("smaller", n / 1.1)):
+        less = law.loss(near, flops / 6 / near)
+        if less < loss:
+            raise Wrong(
+                f"{otherwise} A model 10 % {change}, with the tokens that the budget then allows, "
+                f"would have the loss {less:.6f} instead of {loss:.6f}.", **case,
+            )  # fmt: skip
+    if loss > law.loss(*wanted) * (1 + 1e-6):
+        raise Wrong(f"{otherwise} It is close: search with finer steps.", **case)
+    return n, d
+
+
+def _split_spent(split: Any) -> None:
+    """The whole budget is spent, and no more: 6·N·D = flops."""
+    for flops in (6e17, 1.2e20):
+        _spending(split, flops, _PLAIN)
+
+
+def _split_least(split: Any) -> None:
+    """No other split of the budget has a lower loss."""
+    flops, law = 6e17, _PLAIN
+    _, a, alpha, b, beta = law
+    total, power = flops / 6, 1 / (alpha + beta)
+    ratio = alpha * a / (beta * b)
+    _expect_split(split, flops, law, "Another split is better.", {
+        "D = 20·N, whatever the loss is. That ratio belongs to one loss at one budget: these "
+        "constants ask for another.": (total / 20) ** 0.5,
+        "N and D are equal. The two terms of the loss are not alike, so neither are N and D.":
+            total**0.5,
+        "The two terms are equal here. Where the loss is least, their slopes are: what one per "
+        "cent more parameters gains, one per cent fewer tokens loses.":
+            (a / b * total**beta) ** power,
+        "The exponents are exchanged: the best N grows with the exponent of D, as "
+        "flops^(d_exponent / (n_exponent + d_exponent)).": (ratio * total**alpha) ** power,
+        "The ratio of the two terms is upside down: a larger n_scale asks for more parameters.":
+            (total**beta / ratio) ** power,
+    })  # fmt: skip
+
+
+def _split_more(split: Any) -> None:
+    """Ten thousand times the compute goes to both, in unequal parts."""
+    flops, law = 6e21, _PLAIN
+    before = law.split(flops / 1e4)[0]
+    _expect_split(split, flops, law, "With ten thousand times the compute another is better.", {
+        "N grew by 100, and D as well. They grow alike only where the exponents are equal.":
+            100 * before,
+        "N stayed as it was: all that was added went to the tokens.": before,
+        "All that was added went to the parameters.": 1e4 * before,
+    })  # fmt: skip
+
+
+def _split_exchanged(split: Any) -> None:
+    """Where the two terms exchange their constants, N and D are exchanged as well."""
+    floor, a, alpha, b, beta = _PLAIN
+    for flops in (3e16, 6e17):
+        n, d = _expect_split(
+            split, flops, _Law(floor, b, beta, a, alpha),
+            "The two terms of the loss have exchanged their constants.", {},
+        )  # fmt: skip
+        wanted = _PLAIN.split(flops)
+        if not math.isclose(n, wanted[1], rel_tol=0.02):
+            raise Wrong(
+                "With n_scale for d_scale and n_exponent for d_exponent, N should be what D was.",
+                got=(n, d), wanted=wanted[::-1],
+            )  # fmt: skip
+
+
+def _split_chinchilla(split: Any) -> None:
+    """The constants printed for Chinchilla, at its budget of 5.76e23 FLOPs."""
+    _expect_split(split, 5.76e23, _CHINCHILLA, "At Chinchilla's budget another is better.", {})
+
+
+SPLIT_BUDGET = Exercise(
+    name="split-budget",
+    title="Spend a budget",
+    level=3,
+    section='chapters/06_complexity, section "Splitting a budget"',
+    stub=split_budget,
+    properties=(_split_spent, _split_least, _split_more, _split_exchanged, _split_chinchilla),
+    hints=(
+        "The budget ties D to N, so the loss depends on one number. Draw it over the logarithm of "
+        "N: what does the curve look like?",
+        "It is a valley. Either search it in log N until the steps are tiny, or write the loss "
+        "with D = flops/(6·N), and ask where its derivative is zero.",
+        "The derivative is zero where `n_exponent * n_scale / N**n_exponent == d_exponent * "
+        "d_scale / D**d_exponent`. Put `D = flops / (6 * N)` into it and solve for N.",
+    ),
+)
+
+EXERCISES = (SPLIT_BUDGET,)

@@ -299,7 +299,7 @@ MUTANTS = [
     Mutant(
         "a gate's parameters counted once",
         "tfbook.models.layers",
-        'for inner in ("gate_proj", "up_proj") if self.kind in GATES else ("up_proj",):',
+        'for inner in ("gate_proj", "up_proj") if gated else ("up_proj",):',
         'for inner in ("up_proj",):',
         "test_counts_are_those_of_the_model",
     ),

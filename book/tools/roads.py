@@ -21,6 +21,9 @@ ROADS: tuple[str, ...] = (
     "02_attention",
     "05_architecture",
     "06_complexity",
+    "07_efficient_attention",
+    "08_architectural_variants",
+    "09_hybrids",
     "11_training",
 )
 

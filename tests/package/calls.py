@@ -23,6 +23,10 @@ ANYTHING = {
     ("training.fit", "steps"),
     ("attention.register", "options"),
     ("generation.generate", "state"),
+    ("recurrent.MambaState", "conv"),
+    ("recurrent.MambaState", "h"),
+    ("recurrent.S4DState", "h"),
+    ("recurrent.S4DState", "seen"),
     ("generation.stream", "state"),
     ("generation.score", "state"),
     ("generation.beam_search", "state"),
@@ -38,7 +42,7 @@ LEFT_OUT = {
     "attention": "restrict log_sum_exp mix multiply_shared at_least_float32 masked_scores "
     "attend_explicit scores_of join_key_masks read_mask with_head_axis make_empty fill keep_heads "
     "pack_torch unpack_torch attention_with",
-    "recurrent": "hidden gradient_norms",
+    "recurrent": "hidden gradient_norms heads_of",
     "models": "initialise fold table make_stack",
     "pretrained": "check_sha256 find_package check_package keep read_checkpoint read_gguf "
     "read_safetensors config_from fill_model weights_from weights_to load load_directory",
@@ -125,6 +129,16 @@ def of_attention():
     yield of(attention, "merge_heads", numbers(2, 3, 5, 7))
     yield of(attention, "register", "of a test", attention.attend, lacks={}, parameters={})
     yield of(attention, "MultiHeadAttention", 12, 3, n_kv_heads=1, d_head=4, bias=True)
+    near = numbers(5, 3), numbers(5, 3), numbers(5, 4)
+    yield of(attention, "attend_dilated", *near, window=2, dilation=2)
+    yield of(attention, "attend_bigbird", *near, block=2)
+    yield of(attention, "attend_strided", *near, stride=2)
+    yield of(attention, "attend_features", *near, n_features=8, causal=True)
+    yield of(attention, "attend_nystrom", *near, landmarks=2, steps=3)
+    held = {"log_decay": -numbers(2, 5).abs(), "state": numbers(2, 3, 4)}
+    pieces = numbers(2, 5, 3), numbers(2, 5, 3), numbers(2, 5, 4)
+    yield of(attention, "state_recurrent", *pieces, **held)
+    yield of(attention, "state_chunked", *pieces, chunk=2, **held)
     heads = attention.MultiHeadAttention(12, 3)
     mask = torch.ones(2, 1, 5, 5, dtype=torch.bool)
     yield "MultiHeadAttention()", heads.forward, (numbers(2, 5, 12),), {"mask": mask}
@@ -132,6 +146,9 @@ def of_attention():
 
 def of_recurrent():
     x = numbers(2, 5, 3)
+    tail = recurrent.ConvState(torch.zeros(1, 3, 4), 0)
+    yield of(recurrent, "MambaState", tail, torch.zeros(1, 4, 5))
+    yield of(recurrent, "S4DState", torch.zeros(1, 2, 3, dtype=torch.complex64), 0)
     cell = recurrent.GRUCell(3, 4)
     yield of(recurrent, "unroll", cell, x, mask=torch.ones(2, 5, dtype=torch.bool), truncate=2)
     yield of(recurrent, "step_jacobians", cell, x)
@@ -152,6 +169,13 @@ def of_models():
     yield "DecoderOnly()", decoder().forward, (torch.arange(6).view(2, 3),), {}
     layer = models.Layer(models.Attention(2), models.FFN(7))
     yield of(models, "TransformerConfig", 13, 8, decoder=[layer] * 2, max_len=11)
+    for name in ("LinearAttention", "DeltaNet", "GatedDeltaNet"):
+        yield of(models, name, 2)
+    yield of(models, "RWKVChannels")
+    config = models.TransformerConfig(11, 8, decoder=[layer] * 2)
+    yield of(models, "with_deep_norm", config)
+    yield of(models, "draw_deep_norm", models.build(config).stack, 0.5)
+    yield of(models, "with_layer_scale", models.build(config).stack, 8, 1e-4)
     yield of(models, "preset", "gpt2", n_layers=2, vocab_size=13)
 
 

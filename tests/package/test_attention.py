@@ -5,6 +5,9 @@ import shutil
 import sysconfig
 from pathlib import Path
 
+import counterexamples_hashed
+import counterexamples_linear
+import counterexamples_sparse
 import fresh
 import pytest
 import torch
@@ -149,12 +152,28 @@ COUNTEREXAMPLES = {
 }
 
 
+# Those of variants that need an example of their own: (variant, property) → example.
+OWN = counterexamples_sparse.OWN | counterexamples_linear.OWN | counterexamples_hashed.OWN
+
+
 @pytest.mark.parametrize(("name", "slug"), LACKED)
 def test_variant_lacks(name, slug):
-    COUNTEREXAMPLES[slug](Bound(VARIANTS[name].fn, VARIANTS[name]))
+    example = OWN.get((name, slug)) or COUNTEREXAMPLES[slug]
+    example(Bound(VARIANTS[name].fn, VARIANTS[name]))
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+def test_an_own_example_belongs_to_a_property_that_is_lacked():
+    assert set(OWN) <= set(LACKED)
+
+
+FORMING = [name for name, variant in VARIANTS.items() if scores_of(variant.fn) is not None]
+
+
+def test_a_function_without_scores_returns_no_weights():
+    assert all("weights" in VARIANTS[name].lacks for name in set(VARIANTS) - set(FORMING))
+
+
+@pytest.mark.parametrize("name", FORMING)
 def test_a_function_is_the_softmax_of_the_scores_it_forms(name):
     case, variant = Case(m=5), VARIANTS[name]
     q, k, v = case.qkv()

@@ -50,8 +50,10 @@ def of_log(name, *path):
 # What each experiment trains, made anew.
 BUILT = {
     "answers": lambda m: count(m.Reader(pretrained.load("minilm-l6"))),
+    "associative_recall": lambda m: count(*map(m.Recaller, m.MIXERS)),
     "batch_size": lambda m: count(m.model(SHAKESPEARE)) & of_log("batch_size"),
     "bottleneck": lambda m: count(*map(m.model_of, m.MODELS)),
+    "choices": lambda m: count(*map(m.model_of, m.CHANGES)),
     "curriculum": lambda m: curriculum(),
     "decay": lambda m: count(m.begin("pre", 0, n_layers=2, d_model=64)),
     "depth": lambda m: count(
@@ -70,6 +72,7 @@ BUILT = {
     "longer_loops": lambda m: count(m.begin(0)),
     "longer_models": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),
     "overfitting": lambda m: overfitting(),
+    "pairs_recalled": lambda m: count(*(m.Recaller(way, 64) for way in m.WAYS)),
     "pretrained_heads": lambda m: count(*(pretrained.load(n).model for n in m.MODELS.values())),
     "recall": lambda m: count(*map(m.Recaller, m.MODELS)),
     "repetition": lambda m: count(small(SHAKESPEARE)),
@@ -79,6 +82,7 @@ BUILT = {
     "sick": lambda m: count(m.begin(0)),
     "shakespeare": lambda m: of_log("shakespeare", "plain", "ours", "lstm", "shipped"),
     "summaries": lambda m: count(*(m.Summariser(copies=copies) for copies in (False, True))),
+    "told_earlier": lambda m: count(pretrained.load("smollm2-135m").model),
     "transfer": lambda m: count(*(m.model(width, way, 0) for width in (32, 256) for way in m.WAYS)),
     "translation": lambda m: of_log("translation"),
     "translator": lambda m: of_log("translator", "transformer"),

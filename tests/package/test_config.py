@@ -556,7 +556,7 @@ def test_images_and_tokens_do_not_mix(plain, name):
 def test_other_mistakes_are_named(plain):
     config, encoder = one(plain), one(plain, kind="encoder")
     flat = {"vocab_size": 7, "d_model": 12, "n_layers": 2, "norm_place": "pre"}
-    unknown = config.to_dict() | {"head": {"part": "Mamba"}}
+    unknown = config.to_dict() | {"head": {"part": "Hyena"}}
     extra = config.to_dict() | {"head": {"part": "NextToken", "warmth": 2}}
     for call, error, message in (
         (lambda: config.replace(n_head=2), TypeError, "got n_head; there are .* n_heads, n_kv"),
@@ -566,7 +566,7 @@ def test_other_mistakes_are_named(plain):
         (lambda: config.choice("kind"), TypeError, "kind is a choice of several parts: say"),
         (lambda: config.from_dict({"layers": 2}), TypeError, "choices must be fields"),
         (lambda: config.from_dict(flat), TypeError, "one flat list .* have to be written anew"),
-        (lambda: config.from_dict(unknown), ValueError, "part must be one of .* got 'Mamba'"),
+        (lambda: config.from_dict(unknown), ValueError, "part must be one of .* got 'Hyena'"),
         (lambda: config.from_dict(extra), ValueError, "a NextToken has no choice warmth; it has"),
         (lambda: config.parts(), ValueError, "n is needed"),
         (lambda: config.parts(0), ValueError, "n must be at least 1"),

@@ -31,7 +31,8 @@ import tfbook
 from tfbook import attention, data, generation, models, positions, pretrained, training
 
 ROOMS = (
-    "data metrics costs positions attention recurrent models pretrained generation training".split()
+    "data metrics costs positions attention recurrent graphs models pretrained generation "
+    "training".split()
 )
 HOME = str(Path(tfbook.__file__).parent)
 TWICE = 2  # as many calls of a function are altered
@@ -137,10 +138,11 @@ def others(value):
 def tensors(value):
     """Yield a tensor in other shapes and dtypes."""
     yield value[None]
-    yield value.to(torch.complex64)
+    real = value.real if value.is_complex() else value
+    yield real.to(torch.complex64)
     yield value.bool()
-    yield value.double() if value.dtype == torch.float32 else value.float()
-    yield value.long()
+    yield real.double() if value.dtype == torch.float32 else real.float()
+    yield real.long()
     yield torch.zeros(())
     yield torch.zeros(2, 3, 5, 7, 2)
     if value.ndim:
@@ -150,8 +152,8 @@ def tensors(value):
     if value.is_floating_point():
         yield value * math.nan
     else:
-        yield value.long() + 10**6
-        yield -1 - value.long()
+        yield real.long() + 10**6
+        yield -1 - real.long()
 
 
 def altered():

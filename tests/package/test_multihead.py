@@ -44,6 +44,7 @@ from tfbook.attention import (
     merge_heads,
     padding_mask,
     register,
+    scores_of,
     split_heads,
 )
 from tfbook.models import RMSNorm
@@ -274,7 +275,11 @@ def bound(variant):
     return functools.partial(variant.fn, **options) if options else variant.fn
 
 
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=lambda v: v.name)
+CAUSAL = [variant for variant in VARIANTS.values() if "causal" in variant.has]
+FULL = [variant for variant in VARIANTS.values() if "causal" in variant.lacks]
+
+
+@pytest.mark.parametrize("variant", CAUSAL, ids=lambda v: v.name)
 def test_every_attention_function_fits(variant):
     fn, x = bound(variant), normal(B, N, D)
     for n_kv_heads in (2, H):
@@ -284,10 +289,25 @@ def test_every_attention_function_fits(variant):
         k, v = (t.repeat_interleave(H // n_kv_heads, 1) for t in (k, v))
         close(mha(x)[0], mha.out_proj(merge_heads(fn(q, k, v, causal=True))))
         close(in_pieces(mha, x, [3, 1, 1, 2])[0], mha(x)[0])
-        weights = mha.weights(x)
-        close(weights @ v, fn(q, k, v, causal=True))
+        if scores_of(fn) is not None:
+            weights = mha.weights(x)
+            close(weights @ v, fn(q, k, v, causal=True))
         if "exact" in variant.has:
             close(mha(x)[0], KIT.mha(n_kv_heads=n_kv_heads)(x)[0])
+
+
+@pytest.mark.parametrize("variant", FULL, ids=lambda v: v.name)
+def test_a_function_that_hides_nothing_fits_where_nothing_is_hidden(variant):
+    fn, x = bound(variant), normal(B, N, D)
+    mha = KIT.mha(attend=fn, causal=False)
+    q, k, v = (split_heads(p(x), H) for p in (mha.q_proj, mha.k_proj, mha.v_proj))
+    close(mha(x)[0], mha.out_proj(merge_heads(fn(q, k, v))))
+
+
+def test_a_function_that_cannot_hide_the_future_says_so():
+    mha = KIT.mha(attend=bound(VARIANTS["nystrom"]))
+    with pytest.raises(ValueError, match="attend_nystrom .* cannot serve causal=True"):
+        mha(normal(B, N, D))
 
 
 def test_a_function_registered_without_weights_refuses_to_show_them(monkeypatch):
@@ -316,7 +336,10 @@ def test_a_function_registered_without_weights_refuses_to_show_them(monkeypatch)
         del VARIANTS["mean"]
 
 
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=lambda v: v.name)
+FORMING = [variant for variant in CAUSAL if scores_of(variant.fn) is not None]
+
+
+@pytest.mark.parametrize("variant", FORMING, ids=lambda v: v.name)
 def test_every_function_shows_scores_and_pattern(variant):
     x = normal(B, N, D)
     for n_kv_heads in (2, H):

@@ -19,15 +19,19 @@ PACKAGE = ROOT / "tfbook"
 # One order of rooms, and in each room one of modules: each imports only what stands before it.
 ROOMS = {
     "_checks": "",
-    "data": "corpora tokenizers loading batches augment duplicates",
+    "data": "corpora tokenizers loading batches augment duplicates graphs",
     "metrics": "likelihood labels text",
     "costs": "caches heads latent machines networks power_laws budgets",
     "positions": "frequencies protocols rotary added relative grids",
     "attention": "masks scores tiled registry exact lookup taps explicit states caches heads "
-    "head_surgery together multihead latent",
-    "recurrent": "cells networks gradients seq2seq",
-    "models": "norms residual feed_forward states blocks embeddings heads initial account spec "
-    "placements layers ends changes config presets architectures",
+    "patterns windows blocks linear random_features low_rank hashed head_surgery together "
+    "multihead latent gated memory selected differential",
+    "recurrent": "cells networks gradients seq2seq scan convolution state_space "
+    "mamba retention rwkv delta_rule",
+    "graphs": "adjacency attention positions structure messages",
+    "models": "norms residual feed_forward states blocks embeddings heads routing experts streams "
+    "depth initial account spec placements layers mixtures mixers state_spaces convolutions "
+    "conv_attention graph_transformer sharing ends changes config presets architectures",
     "training": "schedules objectives denoising optimizers muon sophia skipping processes "
     "files states history checkpoints resuming gradients monitoring loop choices "
     "recipes run_folders",
@@ -262,9 +266,7 @@ def test_a_claim_loads_nothing_that_draws_and_no_exercise():
 
 
 def test_a_room_is_there_on_first_use_and_listed():
-    (found, _) = run(
-        "import tfbook; print(tfbook.attention.causal_mask.__module__, *dir(tfbook))"
-    )
+    (found, _) = run("import tfbook; print(tfbook.attention.causal_mask.__module__, *dir(tfbook))")
     first, *names = found.split()
     assert first == "tfbook.attention.masks"
     assert {room for room in ORDER if room[0] != "_"} | {"__version__"} == set(names)

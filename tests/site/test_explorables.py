@@ -102,6 +102,10 @@ MAKERS = (
     explorables.cost_calculator,
     explorables.roofline,
     explorables.compute_budget,
+    explorables.sparsity_designer,
+    explorables.expert_routing,
+    explorables.scan_tree,
+    explorables.delta_rule,
     explorables.schedule_designer,
     explorables.optimizer_paths,
     explorables.byte_pairs,
@@ -2352,6 +2356,29 @@ def check_costs(page):
     figures.check_budget(budget, compute=3.15e23, parameters=1e10, law=costs.BESIROGLU)
 
 
+def check_efficient(page):
+    from tests.site import test_mixer_explorables as figures
+
+    figures.check_pattern(page.locator('[data-module="sparsity_designer"]'), window=5)
+    walk = page.locator('[data-module="stepper"]')  # two brackets: it begins with all pairs
+    row = [walk.locator(f'[data-name="pairs[1][{j}]"]') for j in range(3)]
+    assert [float(number.get_attribute("data-value")) for number in row] == [0, 2, 2]
+
+
+def check_variants(page):
+    from tests.site import test_mixer_explorables as figures
+
+    routing = page.locator('[data-module="expert_routing"]')
+    figures.check_routing(routing, balance=True)
+
+
+def check_hybrids(page):
+    from tests.site import test_mixer_explorables as figures
+
+    figures.check_tree(page.locator('[data-module="scan_tree"]'), "hillis_steele", n=8)
+    figures.check_delta(page.locator('[data-module="delta_rule"]'), first=20, second=65)
+
+
 CHAPTERS = {
     "01_motivation": functools.partial(check_alignments, log="translation"),
     "02_attention": check_chapter_of_attention,
@@ -2360,6 +2387,9 @@ CHAPTERS = {
     "04_positions": check_chapter_of_positions,
     "05_architecture": check_architecture,
     "06_complexity": check_costs,
+    "07_efficient_attention": check_efficient,
+    "08_architectural_variants": check_variants,
+    "09_hybrids": check_hybrids,
     "11_training": check_training,
     "12_generation": check_generation,
     "13_language": check_language,

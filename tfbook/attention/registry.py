@@ -57,6 +57,8 @@ class Variant:
         parameters: weights ``fn`` takes by keyword, each with its shape in the letters d_q, d_k
             and d_hidden; the caller owns them.
         options: further keyword arguments, each with the value it is tested with.
+        flops: ``flops(n, m, d_k, d_v, causal=False, **options) -> (scores, mix)``, what one head
+            costs; None where each query meets each key, 2 n m d_k and 2 n m d_v.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Variant:
     lacks: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     options: Mapping[str, object] = field(default_factory=dict)
+    flops: Callable[..., tuple[int, int]] | None = None
 
     def __post_init__(self):
         """Refuse an entry that leaves a property open.
@@ -94,6 +97,7 @@ def register(
     lacks: Mapping[str, str] | None = None,
     parameters: Mapping[str, tuple[str, ...]] | None = None,
     options: Mapping[str, object] | None = None,
+    flops: Callable[..., tuple[int, int]] | None = None,
 ) -> Variant:
     """Add a variant to the registry, where the property suite and the modules find it.
 
@@ -105,17 +109,20 @@ def register(
         lacks: properties it does not have, each with the reason.
         parameters: weights ``fn`` takes by keyword, with their shapes, see :class:`Variant`.
         options: further keyword arguments, with the values they are tested with.
+        flops: what one head costs, see :class:`Variant`; None for all pairs.
 
     Returns:
         The new entry.
 
     Raises:
-        TypeError: if the name is no string, or fn no function.
+        TypeError: if the name is no string, or fn or flops no function.
         ValueError: if the name is taken, or ``lacks`` names an unknown property.
     """
     if not isinstance(name, str):
         raise TypeError(f"name must be a string, got {type(name).__name__}")
     check_callable("fn", fn)
+    if flops is not None:
+        check_callable("flops", flops)
     for each, value in (("lacks", lacks), ("parameters", parameters), ("options", options)):
         if value is not None and not isinstance(value, Mapping):
             raise TypeError(f"{each} must be a dictionary, got {type(value).__name__}")
@@ -123,5 +130,6 @@ def register(
         raise ValueError(f"a variant named {name!r} is registered already")
     lacks = dict(lacks or {})
     has = frozenset(PROPERTIES) - frozenset(lacks)
-    VARIANTS[name] = Variant(name, fn, has, lacks, dict(parameters or {}), dict(options or {}))
+    given = dict(parameters or {}), dict(options or {})
+    VARIANTS[name] = Variant(name, fn, has, lacks, *given, flops)
     return VARIANTS[name]

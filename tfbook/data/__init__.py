@@ -25,6 +25,7 @@ from tfbook.data.duplicates import (
     shingles,
     without_duplicates,
 )
+from tfbook.data.graphs import Graph, karate_club, les_miserables, shakespeare_speakers
 from tfbook.data.loading import Loader, Windows, rows, seeded
 from tfbook.data.tokenizers import (
     BOS,
@@ -76,4 +77,8 @@ __all__ = [
     "near_duplicates",
     "shingles",
     "without_duplicates",
+    "Graph",
+    "karate_club",
+    "les_miserables",
+    "shakespeare_speakers",
 ]

@@ -17,12 +17,14 @@ characters it reads (`tokens`) in `steps`, and how many times the text that is (
 that of the last 16 characters of each window; and the `seconds` that training took. `flops` are
 6 · parameters · tokens. That leaves out the map to the scores and the scores of attention: half of
 the work of the smallest decoder, a twelfth of that of the largest. `tried[kind][width][rate]` are
-the losses of the search, `found[kind][width]` is what it found.
+the losses of the search, `found[kind][width]` is what it found. `redrawn` are laws fitted to cheap
+runs that were drawn with replacement, each as E, A, α, B, β: see :func:`redraw`.
 
 Source: [kaplan2020scaling], who count parameters in this way, and compare with LSTMs.
 Explained in: chapters/06_complexity, section "A law for the loss".
 """
 
+import dataclasses
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,13 +33,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tfbook.costs import bootstrap, fit_chinchilla
 from tfbook.data import rows
 from tfbook.experiments.shakespeare import CharacterLSTM
 from tfbook.experiments.warmup import letters
 from tfbook.models import FFN, Attention, Layer, NextToken, Norm, Rotary, TransformerConfig, build
 from tfbook.training import schedule
 
-__all__ = ["LAYERS", "SMOKE", "held_out", "model_of", "rate_of", "run", "size_of", "train"]
+__all__ = [
+    "LAYERS",
+    "SMOKE",
+    "cheap_runs",
+    "held_out",
+    "model_of",
+    "rate_of",
+    "redraw",
+    "run",
+    "size_of",
+    "train",
+]
 
 CONTEXT, BATCH, LATE = 64, 8, 16
 # Kind → width → layers. The first five of each kind have about the same numbers of parameters.
@@ -151,6 +165,31 @@ def find(kind: str, search: Mapping[int, Sequence[float]], steps: int) -> tuple[
     return tried, found
 
 
+def cheap_runs(runs: Sequence[Mapping], most: float = 1e11) -> list[Mapping]:
+    """Return the decoders' runs of 300 steps and more that read nothing twice, below so much."""
+    return [
+        each
+        for each in runs
+        if each["kind"] == "decoder"
+        and each["steps"] >= 300
+        and each["tokens"] < len(letters("train"))
+        and each["flops"] < most
+    ]
+
+
+def redraw(runs: Sequence[Mapping], samples: int = 100) -> list[list[float]]:
+    """Return Chinchilla laws, each fitted to as many cheap runs, drawn with replacement.
+
+    Each law is E, A, α, B, β. There are none where the runs are too few for a fit.
+    """
+    runs = cheap_runs(runs)
+    columns = [[each[name] for each in runs] for name in ("parameters", "tokens", "loss")]
+    if min(len(set(column)) for column in columns) < 3:
+        return []
+    laws = bootstrap(fit_chinchilla, *columns, samples=samples)
+    return [list(dataclasses.astuple(law)) for law in laws]
+
+
 def run(
     *,
     widths: Mapping[str, Iterable[int]] = LAYERS,
@@ -196,4 +235,5 @@ def run(
             "lowest": min(each["rate"] for each in runs),
         },
         "seeds": list(seeds), "tried": tried, "found": found, "runs": runs,
+        "redrawn": redraw(runs),
     }, None  # fmt: skip

@@ -18,8 +18,36 @@ from tfbook.models.architectures import (
 )
 from tfbook.models.blocks import Block, SharedBias, Stack
 from tfbook.models.config import TransformerConfig
+from tfbook.models.conv_attention import ConvAttention, ConvProjection
+from tfbook.models.convolutions import (
+    ConformerBlock,
+    ConformerLayer,
+    ConformerState,
+    Convolution,
+    ConvolutionModule,
+)
+from tfbook.models.depth import (
+    AttentionStack,
+    DeepNorm,
+    HyperConnection,
+    HyperStack,
+    ScaledResidual,
+    deep_norm,
+    draw_deep_norm,
+    sinkhorn,
+    with_deep_norm,
+    with_layer_scale,
+)
 from tfbook.models.embeddings import Entered, PatchEmbedding, TokenEmbedding
 from tfbook.models.ends import Classes, MaskedToken, NextToken, Patches, Tokens
+from tfbook.models.experts import (
+    MixtureOfExperts,
+    RoutingLosses,
+    mix_experts,
+    mix_experts_dense,
+    routing_losses,
+    update_biases,
+)
 from tfbook.models.feed_forward import (
     ACTIVATIONS,
     FEED_FORWARDS,
@@ -29,9 +57,20 @@ from tfbook.models.feed_forward import (
     from_conv1d,
     to_conv1d,
 )
+from tfbook.models.graph_transformer import Given, GraphTransformer
 from tfbook.models.heads import LanguageHead, MaskedHead
 from tfbook.models.initial import SCHEMES, initialise
 from tfbook.models.layers import FFN, Attention, Layer, Norm
+from tfbook.models.mixers import (
+    RWKV,
+    DeltaNet,
+    GatedDeltaNet,
+    LinearAttention,
+    NoFFN,
+    Retention,
+    RWKVChannels,
+)
+from tfbook.models.mixtures import Experts, active_parameters
 from tfbook.models.norms import NORMS, LayerNorm, RMSNorm, layer_norm, make_norm, rms_norm
 from tfbook.models.placements import (
     Learned,
@@ -44,8 +83,19 @@ from tfbook.models.placements import (
 )
 from tfbook.models.presets import PRESETS, PUBLISHED, Published, preset
 from tfbook.models.residual import Residual
+from tfbook.models.routing import (
+    ROUTERS,
+    Router,
+    Routing,
+    load_balancing_loss,
+    route,
+    router_z_loss,
+)
+from tfbook.models.sharing import Shared, SharedLayer, share, sharing_order
 from tfbook.models.spec import Run, Site, Spec
+from tfbook.models.state_spaces import S4D, Mamba, Mamba2
 from tfbook.models.states import BlockState, ModelState, Trace
+from tfbook.models.streams import ReversibleBlock, ReversibleStack
 
 __all__ = [
     "NORMS",
@@ -109,4 +159,53 @@ __all__ = [
     "build",
     "make_stack",
     "shift_right",
+    "ROUTERS",
+    "Router",
+    "Routing",
+    "load_balancing_loss",
+    "route",
+    "router_z_loss",
+    "MixtureOfExperts",
+    "RoutingLosses",
+    "mix_experts",
+    "mix_experts_dense",
+    "routing_losses",
+    "update_biases",
+    "Experts",
+    "active_parameters",
+    "Shared",
+    "SharedLayer",
+    "share",
+    "sharing_order",
+    "AttentionStack",
+    "DeepNorm",
+    "HyperConnection",
+    "HyperStack",
+    "ScaledResidual",
+    "deep_norm",
+    "draw_deep_norm",
+    "sinkhorn",
+    "with_deep_norm",
+    "with_layer_scale",
+    "RWKV",
+    "DeltaNet",
+    "GatedDeltaNet",
+    "LinearAttention",
+    "NoFFN",
+    "RWKVChannels",
+    "Retention",
+    "ConformerBlock",
+    "ConformerLayer",
+    "ConformerState",
+    "Convolution",
+    "ConvolutionModule",
+    "ConvAttention",
+    "ConvProjection",
+    "Given",
+    "GraphTransformer",
+    "S4D",
+    "Mamba",
+    "Mamba2",
+    "ReversibleBlock",
+    "ReversibleStack",
 ]

@@ -8,6 +8,7 @@ Explained in: chapters/05_architecture_deeper, section "What the sizes add up to
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from inspect import Parameter, signature
 
 from torch import nn
@@ -37,19 +38,32 @@ def check_spec(name: str, value: object, kind: type = Spec, *, open: bool = Fals
         raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
 
 
-def check_attend(name: object) -> None:
-    """Raise ValueError unless an attention function has this name and needs q, k and v alone."""
-    lacking = {each: _needed(variant) for each, variant in VARIANTS.items()}
+SHARED = {"mask", "bias", "causal", "scale", "return_weights", "return_lse"}
+
+
+def check_attend(name: object, options: Mapping[str, object]) -> None:
+    """Raise ValueError unless an attention function has this name and needs only these options."""
+    lacking = {
+        each: [o for o in _options(variant, needed=True) if each != name or o not in options]
+        for each, variant in VARIANTS.items()
+    }
     if name not in lacking or lacking[name]:
         known = ", ".join(each for each, needed in lacking.items() if not needed)
         more = f"; {name} needs {', '.join(lacking[name])} too" if name in lacking else ""
         raise ValueError(f"attend must be one of {known}, got {name!r}{more}")
+    known = _options(VARIANTS[name])
+    if unknown := sorted(set(options) - set(known)):
+        wanted = f"one of {', '.join(known)}" if known else "left out"
+        raise ValueError(f"options of attend {name!r} must be {wanted}, got {', '.join(unknown)}")
 
 
-def _needed(variant: Variant) -> list[str]:
-    """Return what a call of an attention function must give beside q, k and v."""
+def _options(variant: Variant, *, needed: bool = False) -> list[str]:
+    """Return what a call of an attention function can give of its own, or must."""
     further = list(signature(variant.fn).parameters.values())[3:]
-    return [each.name for each in further if each.default is Parameter.empty]
+    own = [each for each in further if each.name not in SHARED and each.kind != each.VAR_KEYWORD]
+    own = [each for each in own if each.name not in variant.parameters]
+    names = [each.name for each in own if each.default is Parameter.empty or not needed]
+    return names + (list(variant.parameters) if needed else [])
 
 
 @dataclass(frozen=True)
@@ -110,8 +124,10 @@ class Attention(Spec):
         window: how many keys a query sees; None for all. For decoders.
         qk_norm: the norm of queries and keys, each head by itself; None for none.
         qk_norm_whole: whether that norm is over all heads together.
-        attend: name of the attention function in :data:`tfbook.attention.VARIANTS`, one that needs
-            no more than q, k and v: not "topk", which asks how many.
+        attend: name of the attention function in :data:`tfbook.attention.VARIANTS`, one without
+            weights of its own.
+        options: what that function takes beside q, k and v, as a dictionary: ``{"top": 8}`` for
+            "topk".
 
     Source: [vaswani2017attention]
     Explained in: chapters/03_multi_head, section "Split, attend, concatenate, project".
@@ -130,6 +146,7 @@ class Attention(Spec):
     qk_norm: Norm | None = None
     qk_norm_whole: bool = False
     attend: str = "sdpa"
+    options: Mapping[str, object] | tuple = ()
     word = "attention"
 
     def __post_init__(self) -> None:
@@ -147,7 +164,9 @@ class Attention(Spec):
         check_number("attention_dropout", self.dropout, 0, below=1)
         check_spec("qk_norm", self.qk_norm, Norm, open=True)
         check_bool("qk_norm_whole", self.qk_norm_whole)
-        check_attend(self.attend)
+        options = dict(self.options)
+        check_attend(self.attend, options)
+        object.__setattr__(self, "options", tuple(sorted(options.items())))
 
     def of_memory(self) -> "Attention":
         """Return the same attention as a layer's ``cross``: no order is common, none is asked."""
@@ -172,7 +191,7 @@ class Attention(Spec):
 
     def build(self, site: Site) -> nn.Module:
         """Make the module; its position is the stack's or its own."""
-        heads = self.heads(site.d_model)
+        heads, fn = self.heads(site.d_model), VARIANTS[self.attend].fn
         return MultiHeadAttention(
             site.d_model,
             self.n_heads,
@@ -181,7 +200,7 @@ class Attention(Spec):
             d_value=heads.d_value,
             d_memory=site.d_model if site.memory else None,
             causal=site.causal,
-            attend=VARIANTS[self.attend].fn,
+            attend=partial(fn, **options) if (options := dict(self.options)) else fn,
             position=None if self.position is None else self.position.place(site, heads),
             bias=self.bias,
             scale=self.scale,
@@ -206,6 +225,12 @@ class Attention(Spec):
             n, d, m=keys, batch=batch, **heads._asdict(), d_memory=d if cross else None,
             remembered=cross and run.past > 0,
         )  # fmt: skip
+        if (own := VARIANTS[self.attend].flops) is not None:
+            hides, sizes = run.causal and not cross, (n, keys, heads.d_head, heads.d_value)
+            parts = own(*sizes, causal=hides, **dict(self.options))
+            flops |= {
+                x: batch * heads.n_heads * y for x, y in zip(("scores", "mix"), parts, strict=True)
+            }
         widths = {"q": heads.n_heads * heads.d_head, "k": heads.n_kv_heads * heads.d_head}
         widths["v"] = heads.n_kv_heads * heads.d_value
         for which, width in widths.items():

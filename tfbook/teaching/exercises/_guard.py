@@ -268,15 +268,17 @@ def _same_code(left: Any, right: Any) -> bool:
 def _words(code: CodeType) -> tuple:
     """What a function does, without where it stands and what its docstring says."""
     # A call by the name of an imported module is compiled otherwise where the import stands.
+    kept = [step for step in dis.get_instructions(code) if step.opname != "PUSH_NULL"]
     steps = [
         (
             step.opname.replace("LOAD_METHOD", "LOAD_ATTR"),
-            _words(step.argval)
+            sum(each.offset < step.argval for each in kept)  # so many steps stand before it
+            if step.opcode in (*dis.hasjrel, *dis.hasjabs)
+            else _words(step.argval)
             if isinstance(step.argval, CodeType)
             else step.argrepr.removeprefix("NULL + ").removeprefix("NULL|self + "),
         )
-        for step in dis.get_instructions(code)
-        if step.opname != "PUSH_NULL"
+        for step in kept
     ]
     return code.co_varnames[: code.co_argcount], *steps
 

@@ -20,7 +20,9 @@ NAMES = (
     "cache_growth",
     "compute_budget",
     "cost_calculator",
+    "delta_rule",
     "encoding_wavelengths",
+    "expert_routing",
     "explain",
     "head_viewer",
     "next_token_sampling",
@@ -30,10 +32,12 @@ NAMES = (
     "relative_bias_shapes",
     "roofline",
     "rope_rotation",
+    "scan_tree",
     "schedule_designer",
     "shape_tracer",
     "soft_lookup_plane",
     "softmax_temperature",
+    "sparsity_designer",
     "stepper",
 )
 # What is asked and answered; everything else is moved.

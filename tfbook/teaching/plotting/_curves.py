@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib
 import numpy as np
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from tfbook.teaching.plotting._drawing import tone_of
 from tfbook.teaching.plotting._look import (
@@ -58,7 +58,8 @@ def lines(
         markers: Mark the points; by default when there are at most 16.
         bands: Label → (low, high): a shaded band around the curve of that label.
         levels: Label → y: a thin dotted line across the picture, for a law or a bound.
-        points: Label → (x, y): observations, drawn as grey dots without a line.
+        points: Label → (x, y): observations, drawn as grey dots without a line; a single one as a
+            diamond, which beside named ends has its name.
         marks: Label → x: a dashed line from bottom to top, for a place where something changes.
         ylim: Smallest and largest y.
         ends: True; or label of a curve or of points → name of its colour (as in a `Drawing`), None
@@ -105,7 +106,12 @@ def lines(
                 raise ValueError(
                     f"points[{k!r}] must have as many x as y, got {px.shape} and {py.shape}"
                 )
-            ax.plot(px, py, ls="", marker="o", ms=4.5, color=SOFT_INK, label=k, zorder=1)
+            alone = len(px) == 1
+            mark = {"marker": "D" if alone else "o", "ms": 7 if alone else 4.5}
+            ax.plot(px, py, ls="", color=SOFT_INK, label=k, zorder=4 if alone else 1, **mark)
+            if alone and ends and k not in ends:
+                ax.annotate(k, (px[0], py[0]), (7, 5), textcoords="offset points", fontsize=11,
+                            color=SOFT_INK)  # fmt: skip
         for k, level in (levels or {}).items():
             ax.axhline(level, color=SOFT_INK, lw=1.4, ls=(0, (1, 2)), label=k)
         for k, at in (marks or {}).items():
@@ -118,6 +124,10 @@ def lines(
             ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
         if ylog:
             ax.set_yscale("log")
+            low, high = ax.get_ylim()
+            if high < 10 * low:  # 1.8 and not 1.8 × 10⁰
+                for which in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
+                    which(FuncFormatter(lambda y, _: f"{y:g}"))
         if ylim is not None:
             ax.set_ylim(*ylim)
         ax.set_xlabel(xlabel)

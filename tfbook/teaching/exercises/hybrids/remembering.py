@@ -1,0 +1,299 @@
+"""The exercises of chapter 09 on states: one that forgets, chunks that are joined, a hybrid."""
+
+from typing import Any
+
+import torch
+
+from tfbook.teaching.exercises._spec import Exercise, expect, expect_plain, numbers
+
+# delta-state ------------------------------------------------------------------------------------
+
+
+def delta_state(
+    keys: torch.Tensor, values: torch.Tensor, keep: torch.Tensor, beta: torch.Tensor
+) -> torch.Tensor:
+    """Return the state after all pairs were written by the gated delta rule.
+
+    The state begins with zeros. For each pair it first fades to keep[t] of what it was. What the
+    faded state then says of the key is compared with the value, and beta[t] of the difference is
+    written under the key.
+
+    keys: (n, d), of length 1. values: (n, e). keep: (n,), from 0 to 1. beta: (n,), likewise.
+    Returns: (d, e).
+    """
+    ...
+
+
+def _written(
+    keys: torch.Tensor, values: torch.Tensor, keep: torch.Tensor, beta: torch.Tensor,
+    slip: str = "",
+) -> torch.Tensor:  # fmt: skip
+    state = keys.new_zeros(keys.shape[1], values.shape[1])
+    for k, v, g, b in zip(keys, values, keep, beta, strict=True):
+        before = state
+        state = state if slip == "keeps" else g * state
+        said = k @ (before if slip == "early" else state)
+        if slip == "adds":
+            said = 0 * said
+        if slip == "half":
+            state = state + torch.outer(k, b * v - said)
+        elif slip == "whole":
+            state = state + torch.outer(k, v - said)
+        else:
+            state = state + torch.outer(k, b * (v - said))
+    return state
+
+
+_SLIPS = {
+    "keeps": "The state does not fade: multiply all of it by keep[t] before anything else.",
+    "adds": "The values were only added. What the state says of the key comes off first: write "
+            "beta[t] · (value − what it says).",
+    "early": "The key was read before the state had faded, so more is erased than stands there.",
+    "half": "beta[t] is on the value alone. It is the share of the whole difference.",
+    "whole": "beta is missing: all of the difference was written.",
+}  # fmt: skip
+
+
+def _delta_check(make: Any, keep: float, beta: float, seed: int) -> None:
+    keys = torch.nn.functional.normalize(numbers(4, 3, seed=seed), dim=-1)
+    given = {
+        "keys": keys, "values": numbers(4, 2, seed=seed + 1),
+        "keep": torch.tensor([1.0, keep, 1.0, keep], dtype=torch.float64),
+        "beta": torch.tensor([1.0, beta, beta, 1.0], dtype=torch.float64),
+    }  # fmt: skip
+    wanted = _written(**given)
+    found = {words: _written(**given, slip=slip) for slip, words in _SLIPS.items()}
+    mistakes = {words: one for words, one in found.items() if not torch.allclose(one, wanted)}
+    mistakes["The rows of the state belong to the numbers of a key: it is (d, e)."] = wanted.mT
+    expect(
+        make(*given.values()), wanted, "Follow one pair: fade, read, compare, write.",
+        given=given, mistakes=mistakes,
+    )  # fmt: skip
+
+
+def _delta_plain(make: Any) -> None:
+    """With keep and beta 1, what stands under a key is replaced."""
+    _delta_check(make, 1.0, 1.0, 905)
+
+
+def _delta_share(make: Any) -> None:
+    """With beta below 1, only a share of the difference is written."""
+    _delta_check(make, 1.0, 0.5, 915)
+
+
+def _delta_gated(make: Any) -> None:
+    """With keep below 1, the state fades before it is read."""
+    _delta_check(make, 0.5, 0.75, 925)
+
+
+DELTA_STATE = Exercise(
+    name="delta-state",
+    title="Fade, read, compare, write",
+    level=2,
+    section='chapters/09_hybrids, section "The delta rule: correct what is there"',
+    stub=delta_state,
+    properties=(_delta_plain, _delta_share, _delta_gated),
+    hints=(
+        "Write the four things that happen to one pair below each other, in order, in words.",
+        "What a state says of a key is a row: the key times the state. Which shape has what is "
+        "written, and which product of two vectors has it?",
+        "`torch.outer(key, row)` has the shape of the state. The row to be written is a share of a "
+        "difference of two rows.",
+    ),
+)
+
+# joined-chunks ----------------------------------------------------------------------------------
+
+
+def joined_chunks(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep: float, chunk: int
+) -> torch.Tensor:
+    """Read a state that fades to `keep` with each token, chunk by chunk.
+
+    Inside of a chunk all tokens are read at once, under a mask; the state carries over what the
+    chunks before have written.
+
+    q: (n, d). k: (n, d). v: (n, e). keep: from 0 to 1. chunk: tokens in a chunk.
+    Returns: (n, e), what each query reads after the key and value of its own token were written.
+    """
+    state, read = k.new_zeros(k.shape[1], v.shape[1]), []
+    for begin in range(0, len(q), chunk):
+        rows = slice(begin, begin + chunk)
+        place = torch.arange(len(q[rows]), dtype=q.dtype)
+        mask = (keep ** (place[:, None] - place)).tril()
+        read.append((q[rows] @ k[rows].mT * mask) @ v[rows] + q[rows] @ state)
+        left = mask[-1, :, None]  # what is left of each pair at the end of the chunk
+        state = keep ** len(left) * state + (left * k[rows]).mT @ v[rows]
+    return torch.cat(read)
+
+
+def _joined(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep: float, chunk: int, slip: str = ""
+) -> torch.Tensor:
+    state, read = k.new_zeros(k.shape[1], v.shape[1]), []
+    for t in range(len(q)):
+        if slip == "between" and t % chunk == 0:
+            state = 0 * state
+        state = keep * state + torch.outer(k[t], v[t])
+        read.append(q[t] @ state)
+    return torch.stack(read)
+
+
+def _joined_check(make: Any, keep: float, chunk: int) -> None:
+    q, k, v = (numbers(7, size, seed=940 + size) for size in (3, 3, 2))
+    k = k + 0.5
+    given = {"q": q, "k": k, "v": v, "keep": keep, "chunk": chunk}
+    fades = {
+        "Inside of a chunk nothing fades: its mask needs a power of keep for each age.":
+            _unfaded(**given, inside=1.0),
+        "What the chunks before have written does not fade inside of the chunk: each of its tokens "
+        "reads the state as it was at the border.": _unfaded(**given, power=None),
+        "What the chunks before have written is not read at all.": _joined(**given, slip="between"),
+        "What was carried over fades one token too little: the first token of a chunk lets it fade "
+        "once already.": _unfaded(**given, power=0),
+    }  # fmt: skip
+    wanted = _joined(**given)
+    mistakes = {words: x for words, x in fades.items() if not torch.allclose(x, wanted)}
+    expect(
+        make(q, k, v, keep, chunk), wanted,
+        "It should be what the token-by-token form gives.", given=given, mistakes=mistakes,
+    )  # fmt: skip
+
+
+def _unfaded(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep: float, chunk: int,
+    power: int | None = 1, inside: float | None = None,
+) -> torch.Tensor:  # fmt: skip
+    state, start, read = k.new_zeros(k.shape[1], v.shape[1]), None, []
+    for t in range(len(q)):
+        if t % chunk == 0:
+            start, own = state, torch.zeros_like(state)
+        fade = 1.0 if power is None else keep ** (t % chunk + power)
+        own = (keep if inside is None else inside) * own + torch.outer(k[t], v[t])
+        state = keep * state + torch.outer(k[t], v[t])
+        read.append(q[t] @ (fade * start + own))
+    return torch.stack(read)
+
+
+def _joined_one(make: Any) -> None:
+    """One chunk for all tokens is the masked form."""
+    _joined_check(make, 0.5, 7)
+
+
+def _joined_plain(make: Any) -> None:
+    """Without forgetting, chunks give what the whole gives."""
+    _joined_check(make, 1.0, 3)
+
+
+def _joined_fading(make: Any) -> None:
+    """With forgetting too, and the last chunk may be shorter."""
+    _joined_check(make, 0.5, 3)
+    _joined_check(make, 0.8, 2)
+
+
+JOINED_CHUNKS = Exercise(
+    name="joined-chunks",
+    title="A chunk that remembers too well",
+    level=3,
+    section='chapters/09_hybrids, section "Retention: attention that fades"',
+    stub=joined_chunks,
+    properties=(_joined_one, _joined_plain, _joined_fading),
+    hints=(
+        "Run it with keep = 1: it is right. So the fault is in a place where something should fade "
+        "and does not. Three things fade; find them.",
+        "Take chunks of 3 and the last token of the second chunk. How often has a pair of the "
+        "first chunk faded by then, and how often in the code?",
+        "The term with the state needs a factor for each token of the chunk, a column of powers of "
+        "`keep`. Its first entry is not 1.",
+    ),
+    broken=True,
+)
+
+# hybrid-layers ----------------------------------------------------------------------------------
+
+
+def hybrid_layers(
+    n_layers: int, cache_per_token: int, state: int, length: int, room: int
+) -> list[str]:
+    """Choose the layers of a hybrid that fits into a memory.
+
+    Take as many layers of attention as fit when `length` tokens have been read, and states of fixed
+    size for the others. Spread the attention evenly, beginning with the first layer: with a of
+    them, layer i (from 0) is attention where i · a % n_layers is smaller than a.
+
+    n_layers: how many layers. cache_per_token: numbers that a layer of attention keeps for each
+    token. state: numbers that another layer keeps. length: tokens. room: numbers that fit, enough
+    for states alone.
+    Returns: a list of n_layers words, "attention" or "state".
+    """
+    ...
+
+
+def _chosen(
+    n_layers: int, cache_per_token: int, state: int, length: int, room: int, slip: str = ""
+) -> list[str]:
+    cache = cache_per_token * (1 if slip == "token" else length)
+    count = 0
+    for a in range(n_layers + 1):
+        others = n_layers if slip == "all" else 0 if slip == "free" else n_layers - a
+        if a * cache + others * state <= room:
+            count = a
+    if slip == "front":
+        return ["attention"] * count + ["state"] * (n_layers - count)
+    if slip == "back":
+        return ["state"] * (n_layers - count) + ["attention"] * count
+    places = range(n_layers)
+    chosen = ["attention" if i * count % n_layers < count else "state" for i in places]
+    return chosen[::-1] if slip == "late" else chosen
+
+
+_LAYER_SLIPS = {
+    "token": "The cache of one token was counted. It holds all `length` tokens.",
+    "free": "The layers with a state need room too: theirs was forgotten.",
+    "all": "A layer of attention has a cache and no state: its state was counted as well.",
+    "front": "The number is right, but all attention stands in front. Spread it evenly.",
+    "back": "The number is right, but all attention stands behind. Spread it evenly.",
+    "late": "The number and the distances are right, but the first layer comes first: i begins "
+            "with 0, where i · a % n_layers is 0.",
+}  # fmt: skip
+
+
+def _layers_check(make: Any, **given: int) -> None:
+    wanted = _chosen(**given)
+    found = {words: _chosen(**given, slip=slip) for slip, words in _LAYER_SLIPS.items()}
+    mistakes = {words: one for words, one in found.items() if one != wanted}
+    expect_plain(make, given, wanted, "Count the numbers that each choice holds.",
+                 mistakes=mistakes)  # fmt: skip
+
+
+def _layers_some(make: Any) -> None:
+    """As many layers of attention as fit beside the states of the others."""
+    _layers_check(make, n_layers=8, cache_per_token=10, state=100, length=100, room=2700)
+    _layers_check(make, n_layers=4, cache_per_token=2, state=50, length=100, room=395)
+    _layers_check(make, n_layers=6, cache_per_token=4, state=300, length=100, room=2110)
+
+
+def _layers_edges(make: Any) -> None:
+    """All of them in a large memory, none in a small one."""
+    _layers_check(make, n_layers=4, cache_per_token=8, state=64, length=10, room=10_000)
+    _layers_check(make, n_layers=4, cache_per_token=8, state=64, length=100_000, room=300)
+
+
+HYBRID_LAYERS = Exercise(
+    name="hybrid-layers",
+    title="A hybrid that fits",
+    level=2,
+    section='chapters/09_hybrids, section "A hybrid is a list"',
+    stub=hybrid_layers,
+    properties=(_layers_some, _layers_edges),
+    hints=(
+        "Suppose a layers are attention. How many numbers do they hold after `length` tokens, and "
+        "how many the n_layers − a others?",
+        "Try a = 0, 1, 2, … and keep the largest that fits. A cache may also be smaller than a "
+        "state.",
+        "For the order, go through i with the rule of the task; with a = 2 of 4 it gives attention "
+        "in the layers 0 and 2.",
+    ),
+)
+
+EXERCISES = (DELTA_STATE, JOINED_CHUNKS, HYBRID_LAYERS)

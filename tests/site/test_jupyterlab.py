@@ -53,6 +53,10 @@ OTHERS = {
     "cost_calculator": "explorables.cost_calculator()",
     "roofline": "explorables.roofline()",
     "compute_budget": "explorables.compute_budget()",
+    "sparsity_designer": "explorables.sparsity_designer()",
+    "expert_routing": "explorables.expert_routing()",
+    "scan_tree": "explorables.scan_tree()",
+    "delta_rule": "explorables.delta_rule()",
     "schedule_designer": "explorables.schedule_designer()",
     "optimizer_paths": "explorables.optimizer_paths()",
     "byte_pairs": "explorables.byte_pairs()",
@@ -506,6 +510,10 @@ def test_plane_moves_and_python_reads_it(notebook):
         ("cost_calculator", '[data-control="length"]', "End", "length", 131_072),
         ("roofline", '[data-control="rows"]', "End", "rows", 4096),
         ("compute_budget", '[data-control="compute"]', "End", "compute", 1e26),
+        ("sparsity_designer", '[data-control="n"]', "End", "n", 64),
+        ("expert_routing", '[data-control="capacity"]', "Home", "capacity", 0.25),
+        ("scan_tree", '[data-control="length"]', "End", "length", 2**20),
+        ("delta_rule", '[data-control="query"]', "Home", "query", -180),
     ],
 )
 def test_each_other_figure_moves_and_python_reads_it(notebook, module, moved, key, control, wanted):

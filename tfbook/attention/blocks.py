@@ -319,7 +319,6 @@ def _check_bigbird(block, *, window, n_global, n_random, seed):
     check_number("seed", seed, 0, 2**63 - 1, whole=True)
 
 
-@torch.compiler.assume_constant_result
 def _draw(n_blocks, *, window, n_global, n_random, seed, causal):
     """Return the numbers of the blocks that each block sees, out of a layout drawn by the seed."""
     generator = torch.Generator().manual_seed(seed)
@@ -332,6 +331,10 @@ def _draw(n_blocks, *, window, n_global, n_random, seed, causal):
         generator=generator,
     )
     return _rows_of(layout)
+
+
+# What torch.compiler.assume_constant_result sets; it would import the compiler, two seconds.
+_draw._dynamo_marked_constant = True
 
 
 # What each forms its softmax of, see tfbook.attention.explicit, and what it costs.

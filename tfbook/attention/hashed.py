@@ -90,11 +90,14 @@ def _hash(x, rotations):
     return torch.cat([turned, -turned], dim=-1).argmax(-1)
 
 
-@torch.compiler.assume_constant_result
 def _rotations(rounds: int, d: int, half: int, seed: int) -> Tensor:
     """Return the rotations, (rounds, d, half); no generator of PyTorch's, for ``torch.vmap``."""
     numbers = _normal_numbers(rounds * d * half, seed)
     return torch.tensor(numbers, dtype=torch.float64).view(rounds, d, half)
+
+
+# What torch.compiler.assume_constant_result sets; it would import the compiler, two seconds.
+_rotations._dynamo_marked_constant = True
 
 
 @functools.lru_cache(maxsize=16)

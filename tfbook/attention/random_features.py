@@ -92,9 +92,12 @@ def draw_projection(
     return drawn.to(device=device, dtype=dtype or torch.get_default_dtype(), copy=True)
 
 
-@torch.compiler.assume_constant_result
 def _constant(*asked):
     return torch.from_numpy(_draw(*asked))
+
+
+# What torch.compiler.assume_constant_result sets; it would import the compiler, two seconds.
+_constant._dynamo_marked_constant = True
 
 
 @lru_cache(maxsize=16)

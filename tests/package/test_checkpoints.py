@@ -607,7 +607,7 @@ def test_a_tied_weight_that_is_stored_twice_is_read_once(llama):
 @pytest.mark.parametrize(
     ("family", "change", "message"),
     [
-        ("llama", {"model_type": "mamba"}, "model_type must be one of .*'mamba'"),
+        ("llama", {"model_type": "rwkv"}, "model_type must be one of .*'rwkv'"),
         ("llama", {"hidden_act": "mish"}, "must be one of relu, .*'mish'"),
         (
             "llama",
@@ -625,7 +625,7 @@ def test_a_tied_weight_that_is_stored_twice_is_read_once(llama):
             "mscale = 0.7; here it must be None",
         ),
         ("llama", {"partial_rotary_factor": 0.3}, "share · d_head must be even, .* got 3"),
-        ("llama", {"model_type": "mixtral"}, "model_type must be one of .*'mixtral'"),
+        ("llama", {"model_type": "falcon"}, "model_type must be one of .*'falcon'"),
         (
             "llama",
             {

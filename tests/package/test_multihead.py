@@ -5,6 +5,7 @@ The properties stand in multihead_properties.py.
 
 import functools
 import math
+from dataclasses import replace
 
 import fresh
 import pytest
@@ -618,6 +619,21 @@ CALLS = {
         lambda kit, x: kit.mha(d_value=5)(x, kit.mha()(x)[1]),
         ValueError,
         "state.v must have shape",
+    ),
+    "a state of another dtype": (
+        lambda kit, x: kit.mha()(x, kit.mha().float()(x.float())[1]),
+        TypeError,
+        "x and state.k must have the same dtype, got torch.float64 and torch.float32",
+    ),
+    "values of another dtype": (
+        lambda kit, x: kit.mha()(x, replace(s := kit.mha()(x)[1], v=s.v.float())),
+        TypeError,
+        "x and state.v must have the same dtype, got torch.float64 and torch.float32",
+    ),
+    "a memory of another dtype": (
+        lambda kit, x: cross(kit)(x, cross(kit).float().remember(normal(B, M, 11).float())),
+        TypeError,
+        "x and state.k must have the same dtype",
     ),
     "a memory for self-attention": (
         lambda kit, x: kit.mha().remember(x),

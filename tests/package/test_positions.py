@@ -288,6 +288,15 @@ SCALED = {
             "beta_slow": 2.0,
         },
     ),
+    "yarn, from and to between pairs": (
+        positions.YarnScaling(4.0, 512, truncate=False),
+        {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 512,
+            "truncate": False,
+        },
+    ),
 }
 
 

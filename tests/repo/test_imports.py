@@ -25,17 +25,18 @@ ROOMS = {
     "positions": "frequencies protocols rotary added relative grids",
     "attention": "masks scores tiled registry exact lookup taps explicit states caches heads "
     "patterns windows blocks linear random_features low_rank hashed head_surgery together "
-    "multihead latent gated memory selected differential",
+    "multihead latent gated memory selected indexed differential",
     "recurrent": "cells networks gradients seq2seq scan convolution state_space "
     "mamba retention rwkv delta_rule",
     "graphs": "adjacency attention positions structure messages",
     "models": "norms residual feed_forward states blocks embeddings heads routing experts streams "
-    "depth initial account spec placements layers mixtures mixers state_spaces convolutions "
-    "conv_attention graph_transformer sharing ends changes config presets architectures",
+    "depth initial account spec placements layers mixtures mixers attentions state_spaces "
+    "convolutions conv_attention graph_mixers graph_transformer sharing ends changes config "
+    "presets architectures",
     "training": "schedules objectives denoising optimizers muon sophia skipping processes "
     "files states history checkpoints resuming gradients monitoring loop choices "
     "recipes run_folders",
-    "pretrained": "files part_names decoders families conversion loading",
+    "pretrained": "files part_names decoders mixed families conversion loading",
     "generation": "streaming prompts sampling decoding conversation tables scoring beam "
     "speculative",
     "teaching": "boxes claims listings plotting explorables exercises",

@@ -41,6 +41,12 @@ from tfbook.attention.head_surgery import (
     unpack_torch,
 )
 from tfbook.attention.heads import group_heads, merge_heads, split_heads
+from tfbook.attention.indexed import (
+    IndexedAttention,
+    IndexedState,
+    LightningIndexer,
+    index_loss,
+)
 from tfbook.attention.latent import LatentAttention, LatentState
 from tfbook.attention.linear import (
     FEATURES,
@@ -103,15 +109,7 @@ from tfbook.attention.scores import (
     scaled_dot_scores,
     softmax_jacobian,
 )
-from tfbook.attention.selected import (
-    IndexedAttention,
-    IndexedState,
-    LightningIndexer,
-    NativeSparseAttention,
-    NativeSparseState,
-    attend_chosen,
-    index_loss,
-)
+from tfbook.attention.selected import NativeSparseAttention, NativeSparseState, attend_chosen
 from tfbook.attention.states import KVState, join_key_masks, read_mask, with_head_axis
 from tfbook.attention.taps import Tap
 from tfbook.attention.tiled import attend_online, attend_rows

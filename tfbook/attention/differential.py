@@ -16,6 +16,7 @@ from tfbook._checks import (
     check_callable,
     check_number,
     check_rows,
+    check_same,
     check_shape,
 )
 from tfbook.attention.caches import Cache, make_empty
@@ -264,3 +265,4 @@ class DifferentialAttention(nn.Module):
         shape = (x.shape[0], self.n_heads, state.length, 2 * self.d_head)
         check_shape("state.k", state.k, shape, "(B, H, M, 2d)")
         check_shape("state.v", state.v, shape, "(B, H, M, 2d)")
+        check_same(**{"x": x, "state.k": state.k, "state.v": state.v})

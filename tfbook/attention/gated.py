@@ -24,6 +24,7 @@ from tfbook._checks import (
     scores_shape,
 )
 from tfbook.attention.exact import attend
+from tfbook.attention.heads import merge_heads
 from tfbook.attention.multihead import MultiHeadAttention
 from tfbook.attention.registry import register
 from tfbook.attention.scores import at_least_float32, log_sum_exp
@@ -287,11 +288,14 @@ class GatedAttention(nn.Module):
         :meth:`tfbook.attention.MultiHeadAttention.forward`.
         """
         check_rows("x", x, self.gate_proj.weight)
-        found, state = self.attention(x, state, mask=mask)  # (B, N, H · d_value)
+        part = self.attention
+        q, state, given = part._project(x, state, mask)
+        found = part.z(part._attend(q, state.k, state.v, **given))  # (B, H, N, d_value)
+        found = merge_heads(found)  # (B, N, H · d_value)
         gates = torch.sigmoid(self.gate_proj(x))
         if self.per == "head":
             gates = gates.repeat_interleave(self.attention.d_value, dim=-1)
-        return self.out_proj(gates * found), state
+        return self.out_proj(gates * found), state.trim()
 
     def empty_state(self, batch: int, *, cache: object = None) -> KVState:
         """Return a state with no keys yet, as :meth:`MultiHeadAttention.empty_state` does."""

@@ -15,7 +15,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from tfbook._checks import check_bool, check_number, check_rows, check_shape, head_sizes
+from tfbook._checks import (
+    check_bool,
+    check_number,
+    check_rows,
+    check_same,
+    check_shape,
+    head_sizes,
+)
 from tfbook.attention.exact import attend_sdpa
 from tfbook.attention.explicit import attend_explicit
 from tfbook.attention.heads import merge_heads, split_heads
@@ -295,6 +302,7 @@ class LatentAttention(nn.Module):
         wanted = (x.shape[0], state.length)
         check_shape("state.latent", state.latent, (*wanted, self.d_latent), "(B, M, d_latent)")
         check_shape("state.k_rope", state.k_rope, (*wanted, self.d_rope), "(B, M, d_rope)")
+        check_same(**{"x": x, "state.latent": state.latent})
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:

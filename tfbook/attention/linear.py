@@ -588,6 +588,54 @@ def _flops(n, m, d_k, d_v, causal=False, *, feature="elu", form="chunked", chunk
     return mixing_flops(n, m, width, d_v, causal=causal, form=form, chunk=chunk)
 
 
+def mixing_keeps(
+    n: int, m: int, d_f: int, d_v: int, *, causal: bool, form: str, chunk: int
+) -> tuple[int, int, int]:
+    """Count the numbers that mixing by features keeps for the backward pass, without the features.
+
+    Args:
+        n: queries.
+        m: keys.
+        d_f: features of each.
+        d_v: size of a value.
+        causal: whether the future is hidden.
+        form: as in :func:`attend_linear`.
+        chunk: tokens in a chunk.
+
+    Returns:
+        Numbers of all pairs, 0 where no weights are formed; of a query head beside them; and of a
+        head of keys and values.
+
+    Explained in: chapters/07_efficient_attention, section "Take the sum first".
+    """
+    if form == "parallel":
+        return 3 * n * m, n, m * d_v
+    reads, states, pairs = min(n, m), 1, 0
+    if causal and form == "recurrent":
+        states = reads
+    elif causal:
+        full, rest = divmod(reads, chunk)
+        states, pairs = full + (rest > 0), full * chunk**2 + rest**2
+    width = d_v + 1  # the sum of the weights is one more value
+    return 0, n * (width + 1) + pairs, m * width + states * d_f * width
+
+
+# What each feature map keeps of each number that it makes.
+KEPT = {"elu": 4, "relu": 1, "squared_relu": 2}
+
+
+def _keeps(n, m, d_k, d_v, causal=False, *, feature="elu", form="chunked", chunk=64):
+    known = isinstance(feature, str)
+    width = d_k if known else feature(torch.zeros(1, d_k)).shape[-1]
+    each = KEPT[feature] if known else 1
+    pairs, queries, keys = mixing_keeps(n, m, width, d_v, causal=causal, form=form, chunk=chunk)
+    if causal and form == "chunked":  # products copy what lies between that of other heads
+        reads = min(n, m)
+        queries += 2 * reads * width
+        keys += max(0, reads - 1) // chunk * chunk * width  # nothing reads what the last one writes
+    return pairs, queries + each * n * width, keys + each * m * width
+
+
 attend_linear.scores = _linear_scores
 
 register(
@@ -602,4 +650,5 @@ register(
     },
     options={"form": "parallel"},  # the form that takes any mask and bias; others are equal to it
     flops=_flops,
+    keeps=_keeps,
 )

@@ -16,7 +16,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from tfbook._checks import check_bool, check_choice, check_number, check_rows, check_shape
+from tfbook._checks import (
+    check_bool,
+    check_choice,
+    check_number,
+    check_rows,
+    check_same,
+    check_shape,
+)
 from tfbook.attention.caches import SlidingCache, SlidingKVState
 from tfbook.attention.heads import split_heads
 from tfbook.attention.multihead import MultiHeadAttention
@@ -261,6 +268,7 @@ class SegmentAttention(nn.Module):
             held = getattr(state, name)
             shape = (len(x), held.shape[1], self.d_model)
             check_shape(f"state.{name}", held, shape, "(B, M, d_model)")
+            check_same(**{"x": x, f"state.{name}": held})
 
     def extra_repr(self) -> str:
         """Show the sizes."""

@@ -24,6 +24,7 @@ from tfbook._checks import (
     check_head_mask,
     check_number,
     check_rows,
+    check_same,
     check_shape,
     check_window,
     chosen_names,
@@ -533,6 +534,7 @@ class MultiHeadAttention(nn.Module):
             shape = (len(x), self.n_kv_heads, state.length, getattr(self, size))
             if held.shape != shape:  # asked here, for this runs with every token
                 check_shape(f"state.{name}", held, shape, f"(B, n_kv_heads, M, {size})")
+            check_same(**{"x": x, f"state.{name}": held})
 
 
 def _has(part: object, method: str) -> bool:

@@ -27,7 +27,13 @@ from tfbook._checks import (
     check_same,
     check_shape,
 )
-from tfbook.attention.linear import Mapped, mix_by_features, mixing_flops, scores_by_features
+from tfbook.attention.linear import (
+    Mapped,
+    mix_by_features,
+    mixing_flops,
+    mixing_keeps,
+    scores_by_features,
+)
 from tfbook.attention.registry import register
 from tfbook.attention.scores import at_least_float32
 
@@ -356,6 +362,18 @@ def _flops(n, m, d_k, d_v, causal=False, *, form="chunked", chunk=64, **options)
     return scores + mapping, mixed
 
 
+def _keeps(n, m, d_k, d_v, causal=False, *, form="chunked", chunk=64, **options):
+    given, waves = options.get("projection"), options.get("kind") == "trigonometric"
+    drawn = options.get("n_features", 256) if given is None else len(given)
+    width, made = drawn * (1 + waves), drawn * (2 + waves)  # angles, and what is made of them
+    pairs, queries, keys = mixing_keeps(n, m, width, d_v, causal=causal, form=form, chunk=chunk)
+    keys += m * (1 + width * waves)  # they are taken relative to their largest
+    if causal and form == "chunked":  # how the past fades, and what is left of each key
+        squares = queries - n * (d_v + 2)
+        queries, keys = queries + squares, keys + min(n, m) * width
+    return pairs, queries + n * (d_k + made), keys + m * (d_k + made)
+
+
 attend_features.scores = _feature_scores
 
 register(
@@ -370,4 +388,5 @@ register(
     },
     options={"n_features": 16, "form": "parallel"},  # others are equal to the parallel form
     flops=_flops,
+    keeps=_keeps,
 )

@@ -59,6 +59,10 @@ class Variant:
         options: further keyword arguments, each with the value it is tested with.
         flops: ``flops(n, m, d_k, d_v, causal=False, **options) -> (scores, mix)``, what one head
             costs; None where each query meets each key, 2 n m d_k and 2 n m d_v.
+        keeps: ``keeps(n, m, d_k, d_v, causal=False, **options) -> (weights, queries, keys)``, the
+            numbers that the backward pass needs: of all pairs, 0 where no weights are formed; of
+            a query head beside them; and of a head of keys and values. None for q, k and v with
+            the weights, where the variant has weights, or else a number for each query.
     """
 
     name: str
@@ -68,6 +72,7 @@ class Variant:
     parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     options: Mapping[str, object] = field(default_factory=dict)
     flops: Callable[..., tuple[int, int]] | None = None
+    keeps: Callable[..., tuple[int, int, int]] | None = None
 
     def __post_init__(self):
         """Refuse an entry that leaves a property open.
@@ -98,6 +103,7 @@ def register(
     parameters: Mapping[str, tuple[str, ...]] | None = None,
     options: Mapping[str, object] | None = None,
     flops: Callable[..., tuple[int, int]] | None = None,
+    keeps: Callable[..., tuple[int, int, int]] | None = None,
 ) -> Variant:
     """Add a variant to the registry, where the property suite and the modules find it.
 
@@ -110,19 +116,21 @@ def register(
         parameters: weights ``fn`` takes by keyword, with their shapes, see :class:`Variant`.
         options: further keyword arguments, with the values they are tested with.
         flops: what one head costs, see :class:`Variant`; None for all pairs.
+        keeps: what one head keeps for the backward pass, see :class:`Variant`.
 
     Returns:
         The new entry.
 
     Raises:
-        TypeError: if the name is no string, or fn or flops no function.
+        TypeError: if the name is no string, or fn, flops or keeps no function.
         ValueError: if the name is taken, or ``lacks`` names an unknown property.
     """
     if not isinstance(name, str):
         raise TypeError(f"name must be a string, got {type(name).__name__}")
     check_callable("fn", fn)
-    if flops is not None:
-        check_callable("flops", flops)
+    for each, count in (("flops", flops), ("keeps", keeps)):
+        if count is not None:
+            check_callable(each, count)
     for each, value in (("lacks", lacks), ("parameters", parameters), ("options", options)):
         if value is not None and not isinstance(value, Mapping):
             raise TypeError(f"{each} must be a dictionary, got {type(value).__name__}")
@@ -131,5 +139,5 @@ def register(
     lacks = dict(lacks or {})
     has = frozenset(PROPERTIES) - frozenset(lacks)
     given = dict(parameters or {}), dict(options or {})
-    VARIANTS[name] = Variant(name, fn, has, lacks, *given, flops)
+    VARIANTS[name] = Variant(name, fn, has, lacks, *given, flops, keeps)
     return VARIANTS[name]

@@ -16,6 +16,7 @@ from tfbook.models.architectures import (
     make_stack,
     shift_right,
 )
+from tfbook.models.attentions import Differential, Gated, Indexed, NativeSparse, Segments
 from tfbook.models.blocks import Block, SharedBias, Stack
 from tfbook.models.config import TransformerConfig
 from tfbook.models.conv_attention import ConvAttention, ConvProjection
@@ -57,6 +58,7 @@ from tfbook.models.feed_forward import (
     from_conv1d,
     to_conv1d,
 )
+from tfbook.models.graph_mixers import Messages, Neighbours
 from tfbook.models.graph_transformer import Given, GraphTransformer
 from tfbook.models.heads import LanguageHead, MaskedHead
 from tfbook.models.initial import SCHEMES, initialise
@@ -194,6 +196,13 @@ __all__ = [
     "NoFFN",
     "RWKVChannels",
     "Retention",
+    "Differential",
+    "Gated",
+    "Indexed",
+    "NativeSparse",
+    "Segments",
+    "Messages",
+    "Neighbours",
     "ConformerBlock",
     "ConformerLayer",
     "ConformerState",

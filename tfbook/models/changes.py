@@ -93,12 +93,20 @@ def _changed(value: object, changes: Mapping[str, object], skip: Collection[str]
         elif name != "cross":
             own[name] = _changed(old, changes, skip)
     if isinstance(value, Layer) and value.cross is not None and "cross" not in own:
-        like = getattr(value.mixer, "of_memory", None)
-        if like and value.cross == like():  # it follows the mixer
+        if _follows(value):
             own["cross"] = own["mixer"].of_memory()
         else:
             own["cross"] = _changed(value.cross, changes, NEVER["cross"])
     return dataclasses.replace(value, **own)
+
+
+def _follows(layer: Layer) -> bool:
+    """Return whether a layer's cross is like its mixer, which not every mixer can have."""
+    like = getattr(layer.mixer, "of_memory", None)
+    try:
+        return like is not None and layer.cross == like()
+    except ValueError:
+        return False
 
 
 def _means(part: Spec, name: str) -> bool:

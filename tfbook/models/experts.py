@@ -15,7 +15,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tfbook._checks import check_float, check_list, check_module, check_number, check_shape
+from tfbook._checks import (
+    check_bool,
+    check_float,
+    check_list,
+    check_module,
+    check_number,
+    check_shape,
+)
 from tfbook.models.feed_forward import FeedForward
 from tfbook.models.norms import check_width
 from tfbook.models.routing import Router, Routing, load_balancing_loss, router_z_loss
@@ -130,6 +137,7 @@ class MixtureOfExperts(nn.Module):
         bias: whether the linear maps of the experts have one.
         dropout: rate on the inner layers.
         capacity_factor, scale, balanced: as for :class:`tfbook.models.Router`.
+        router_bias: whether the router's linear map has a bias.
 
     Attributes:
         router: what chooses.
@@ -171,12 +179,15 @@ class MixtureOfExperts(nn.Module):
         capacity_factor: float | None = None,
         scale: float = 1.0,
         balanced: bool = False,
+        router_bias: bool = False,
     ):
         """Make the router and the experts."""
         super().__init__()
         check_number("d_ff", d_ff, 1, whole=True)
         check_number("n_shared", n_shared, 0, whole=True)
+        check_bool("router_bias", router_bias)
         own = {"capacity_factor": capacity_factor, "scale": scale, "balanced": balanced}
+        own["bias"] = router_bias
         self.router = Router(d_model, n_experts, top_k, kind=router, **own)
         each = {"kind": kind, "bias": bias, "dropout": dropout}
         self.experts = nn.ModuleList(FeedForward(d_model, d_ff, **each) for _ in range(n_experts))

@@ -40,6 +40,18 @@ def identity(x: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
     return x
 
 
+def clipped_swiglu(gate: Float[Tensor, "*S"], up: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+    """Return g σ(1.702 g) ⊙ (u + 1), g cut off above 7 and u above 7 and below −7.
+
+    g σ(1.702 g) is close to GELU; what is cut off keeps half precision from overflowing.
+
+    Source: [openai2025gptoss]
+    Explained in: chapters/08_architectural_variants, section "A mixture of experts".
+    """
+    gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+    return gate * torch.sigmoid(1.702 * gate) * (up + 1)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,  # x Φ(x), exact
@@ -56,6 +68,7 @@ GATES = {
     "geglu": "gelu",
     "geglu_tanh": "gelu_tanh",
     "swiglu": "silu",
+    "swiglu_clipped": "silu",  # and more, see clipped_swiglu
     "bilinear": "identity",
 }
 FEED_FORWARDS = (*ACTIVATIONS, *GATES)
@@ -65,7 +78,8 @@ class FeedForward(nn.Module):
     """Two or three linear maps with something nonlinear between them, for each row by itself.
 
     Plain: y = W_down act(W_up x + b_up) + b_down. Gated: the inner layer is
-    act(W_gate x + b_gate) ⊙ (W_up x + b_up) instead.
+    act(W_gate x + b_gate) ⊙ (W_up x + b_up) instead. With "swiglu_clipped", the gate of GPT-OSS,
+    both factors are cut off, the activation is steeper, and 1 is added to the second factor.
 
     Args:
         d_model: size of a row.
@@ -139,6 +153,8 @@ class FeedForward(nn.Module):
         check_width(x, self.d_model, self.up_proj.weight)
         if self.gate_proj is None:
             hidden = self.activation(self.up_proj(x))  # (..., d_ff)
+        elif self.kind == "swiglu_clipped":
+            hidden = clipped_swiglu(self.gate_proj(x), self.up_proj(x))
         else:
             hidden = self.activation(self.gate_proj(x)) * self.up_proj(x)
         return self.down_proj(drop(self, self.hidden(hidden)))

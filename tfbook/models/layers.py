@@ -14,7 +14,7 @@ from inspect import Parameter, signature
 from torch import nn
 
 from tfbook._checks import check_bool, check_choice, check_number, chosen_names, head_sizes
-from tfbook.attention import VARIANTS, MultiHeadAttention, Variant
+from tfbook.attention import VARIANTS, MultiHeadAttention, SinkAttention, Variant
 from tfbook.costs import attention_flops_parts
 from tfbook.models.account import Part
 from tfbook.models.blocks import Block, check_parallel
@@ -41,8 +41,21 @@ def check_spec(name: str, value: object, kind: type = Spec, *, open: bool = Fals
 SHARED = {"mask", "bias", "causal", "scale", "return_weights", "return_lse"}
 
 
-def check_attend(name: object, options: Mapping[str, object]) -> None:
-    """Raise ValueError unless an attention function has this name and needs only these options."""
+def read_options(name: object, options: object) -> tuple[tuple[str, object], ...]:
+    """Return the options of the attention function of this name as pairs in order.
+
+    Raises:
+        TypeError: if the name is no string, or the options are no dictionary.
+        ValueError: for an unknown name, an option that is unknown, or one that is missing.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"attend must be a name, got {type(name).__name__}")
+    pairs = isinstance(options, tuple | list) and all(
+        isinstance(each, tuple | list) and len(each) == 2 for each in options
+    )
+    if not (pairs or isinstance(options, Mapping)):
+        raise TypeError(f"options must be a dictionary, got {type(options).__name__}")
+    options = dict(options)
     lacking = {
         each: [o for o in _options(variant, needed=True) if each != name or o not in options]
         for each, variant in VARIANTS.items()
@@ -55,6 +68,7 @@ def check_attend(name: object, options: Mapping[str, object]) -> None:
     if unknown := sorted(set(options) - set(known)):
         wanted = f"one of {', '.join(known)}" if known else "left out"
         raise ValueError(f"options of attend {name!r} must be {wanted}, got {', '.join(unknown)}")
+    return tuple(sorted(options.items()))
 
 
 def _options(variant: Variant, *, needed: bool = False) -> list[str]:
@@ -128,8 +142,10 @@ class Attention(Spec):
             weights of its own.
         options: what that function takes beside q, k and v, as a dictionary: ``{"top": 8}`` for
             "topk".
+        n_sinks: how many learned sinks each head has, see :class:`tfbook.attention.SinkAttention`;
+            they are an attention function of their own.
 
-    Source: [vaswani2017attention]
+    Source: [vaswani2017attention], sinks: [openai2025gptoss]
     Explained in: chapters/03_multi_head, section "Split, attend, concatenate, project".
     """
 
@@ -147,6 +163,7 @@ class Attention(Spec):
     qk_norm_whole: bool = False
     attend: str = "sdpa"
     options: Mapping[str, object] | tuple = ()
+    n_sinks: int = 0
     word = "attention"
 
     def __post_init__(self) -> None:
@@ -164,9 +181,10 @@ class Attention(Spec):
         check_number("attention_dropout", self.dropout, 0, below=1)
         check_spec("qk_norm", self.qk_norm, Norm, open=True)
         check_bool("qk_norm_whole", self.qk_norm_whole)
-        options = dict(self.options)
-        check_attend(self.attend, options)
-        object.__setattr__(self, "options", tuple(sorted(options.items())))
+        object.__setattr__(self, "options", read_options(self.attend, self.options))
+        check_number("n_sinks", self.n_sinks, 0, whole=True)
+        if self.n_sinks and self.attend != "sdpa":
+            raise ValueError(f"n_sinks are for attend 'sdpa', got {self.attend!r}")
 
     def of_memory(self) -> "Attention":
         """Return the same attention as a layer's ``cross``: no order is common, none is asked."""
@@ -191,30 +209,38 @@ class Attention(Spec):
 
     def build(self, site: Site) -> nn.Module:
         """Make the module; its position is the stack's or its own."""
+        return MultiHeadAttention(site.d_model, self.n_heads, **self.choices(site))
+
+    def choices(self, site: Site) -> dict[str, object]:
+        """Return what the module is made with beside d_model and n_heads."""
         heads, fn = self.heads(site.d_model), VARIANTS[self.attend].fn
-        return MultiHeadAttention(
-            site.d_model,
-            self.n_heads,
-            n_kv_heads=heads.n_kv_heads,
-            d_head=heads.d_head,
-            d_value=heads.d_value,
-            d_memory=site.d_model if site.memory else None,
-            causal=site.causal,
-            attend=partial(fn, **options) if (options := dict(self.options)) else fn,
-            position=None if self.position is None else self.position.place(site, heads),
-            bias=self.bias,
-            scale=self.scale,
-            dropout=self.dropout,
-            window=self.window,
-            qk_norm=None if self.qk_norm is None else self.qk_norm.make,
-            qk_norm_whole=self.qk_norm_whole,
-        )
+        if self.n_sinks:
+            fn = SinkAttention(self.n_heads, self.n_sinks)
+        return {
+            "n_kv_heads": heads.n_kv_heads,
+            "d_head": heads.d_head,
+            "d_value": heads.d_value,
+            "d_memory": site.d_model if site.memory else None,
+            "causal": site.causal,
+            "attend": partial(fn, **options) if (options := dict(self.options)) else fn,
+            "position": None if self.position is None else self.position.place(site, heads),
+            "bias": self.bias,
+            "scale": self.scale,
+            "dropout": self.dropout,
+            "window": self.window,
+            "qk_norm": None if self.qk_norm is None else self.qk_norm.make,
+            "qk_norm_whole": self.qk_norm_whole,
+        }
 
     def stores(self, run: Run) -> bool:
         """Return whether the weights are written down: for their dropout, or by the function."""
         if run.stores_weights is not None:
             return run.stores_weights
-        return self.dropout > 0 or "weights" in VARIANTS[self.attend].has
+        if self.dropout > 0 or self.n_sinks > 0:
+            return True
+        if (own := VARIANTS[self.attend].keeps) is None:
+            return "weights" in VARIANTS[self.attend].has
+        return own(1, 1, 1, 1, causal=run.causal, **dict(self.options))[0] > 0
 
     def price(self, name: str, run: Run) -> Iterator[Part]:
         """Yield the projections, the norms, the position, the scores, what is mixed, the output."""
@@ -250,6 +276,9 @@ class Attention(Spec):
                 yield run.part(f"{name}.{which}_norm", shape, weights, **memory)
         if self.position is not None:
             yield from self.position.price_layer(name, run, heads)
+        if self.n_sinks:
+            shape = (run.batch, heads.n_heads, n)
+            yield run.part(f"{name}.attend.sink", shape, heads.n_heads * self.n_sinks)
         yield from self._price_mixing(name, run, keys, flops)
         width = heads.n_heads * heads.d_value
         yield run.linear(f"{name}.out_proj", width, d, bias="out" in biased)
@@ -263,13 +292,25 @@ class Attention(Spec):
         q, z = lines * heads.d_head, lines * heads.d_value
         k, v = (shared * heads.n_kv_heads * size for size in (heads.d_head, heads.d_value))
         pairs, windowed = lines * keys, self.window is not None and keys > self.window
-        if self.stores(run):  # as softmax made them, and as v meets them; what is hidden or empty
+        stored, own = self.stores(run), VARIANTS[self.attend].keeps
+        if own is not None and not (self.dropout or (stored and run.stores_weights)):
+            sizes, hides = (n, keys, heads.d_head, heads.d_value), run.causal and run.m is None
+            formed, each, shares = own(*sizes, causal=hides, **dict(self.options))
+            kept = run.batch * (heads.n_heads * each + heads.n_kv_heads * shares)
+            scores = {"moves": q + k + pairs * stored, "keeps": kept}
+            mixed = {"keeps": run.batch * heads.n_heads * formed * stored, "masks": lines}
+            pairs *= stored
+        elif stored:  # as softmax made them, and as v meets them; what is hidden or empty
             hidden = n * keys * ((run.causal and run.m is None) + windowed)
             scores = {"moves": q + k + pairs, "keeps": q + k + pairs, "masks": hidden + lines}
             mixed = {"keeps": v + pairs, "masks": run.dropped(self.dropout, pairs)}
         else:  # the log-sum-exp of each line, from which the weights are made again
             pairs, scores = 0, {"moves": q + k, "keeps": q + k}
             mixed = {"keeps": v + lines, "masks": 4 * n * keys * windowed}
+        if self.n_sinks:  # the sums of the lines, what the heads find before the sinks take theirs
+            scores["keeps"] += pairs
+            mixed["keeps"] += z + 2 * lines
+            mixed["masks"] += 2 * lines
         mixed["moves"] = pairs + v + z
         shape = (run.batch, heads.n_heads, n)
         yield run.part(f"{name}.scores", (*shape, keys), 0, flops["scores"], **scores)
@@ -324,6 +365,7 @@ class FFN(Spec):
         # What down_proj reads; both factors of a gate; what the activation needs beside them.
         apart = not gated and self.dropout > 0  # else its output is one of these
         kept = 1 + 2 * gated + (activation in KEEP_INPUT) + (apart and activation in KEEP_OUTPUT)
+        kept += 3 * (self.kind == "swiglu_clipped")  # both before they are cut off, and a sigmoid
         down = run.linear(f"{name}.down_proj", self.d_ff, d, bias=self.bias, keeps=kept * size)
         yield down._replace(saved=down.saved + run.dropped(self.dropout, size))
 

@@ -38,6 +38,7 @@ class Experts(Spec):
             limit.
         scale: factor on the weights.
         balanced: whether the router has a bias on its choice.
+        router_bias: whether its linear map has one.
 
     Example:
         >>> Experts(14336, n_experts=8, top_k=2, kind="swiglu", bias=False).active_parameters(4096)
@@ -59,6 +60,7 @@ class Experts(Spec):
     capacity_factor: float | None = None
     scale: float = 1.0
     balanced: bool = False
+    router_bias: bool = False
     word = "experts"
 
     def __post_init__(self) -> None:
@@ -74,6 +76,7 @@ class Experts(Spec):
             check_number("capacity_factor", self.capacity_factor, above=0)
         check_number("experts_scale", self.scale, above=0)
         check_bool("balanced", self.balanced)
+        check_bool("router_bias", self.router_bias)
         if self.balanced and self.router == "expert_choice":
             raise ValueError("balanced is not for expert_choice, whose loads are equal anyway")
 
@@ -87,8 +90,8 @@ class Experts(Spec):
 
     def build(self, site: Site) -> nn.Module:
         """Make the module."""
-        names = "kind router n_shared bias dropout capacity_factor scale balanced".split()
-        choices = {name: getattr(self, name) for name in names}
+        names = "kind router n_shared bias dropout capacity_factor scale balanced router_bias"
+        choices = {name: getattr(self, name) for name in names.split()}
         return MixtureOfExperts(site.d_model, self.d_ff, self.n_experts, self.top_k, **choices)
 
     def price(self, name: str, run: Run) -> Iterator[Part]:
@@ -100,7 +103,8 @@ class Experts(Spec):
         each, d, k = run.bytes_per_number, run.d_model, self.top_k
         # In evaluation there is no noise, and nothing of it is computed.
         keeps = 0 if self.n_shared else None  # what all read is kept once
-        row = run.linear(f"{name}.router.proj", d, self.n_experts, bias=False, keeps=keeps)
+        choices = {"bias": self.router_bias, "keeps": keeps}
+        row = run.linear(f"{name}.router.proj", d, self.n_experts, **choices)
         softmax_of_chosen = self.router not in ("softmax", "switch")
         sorting = self.n_experts * each + k * 3 * 8 + softmax_of_chosen * k * (each + 8)
         yield row._replace(saved=row.saved + run.batch * run.n * sorting)
@@ -134,6 +138,7 @@ class Experts(Spec):
         choices = {"kind": self.kind, "bias": self.bias}
         found = self.top_k * feed_forward_parameters(d_model, self.d_ff, **choices)
         found += d_model * self.n_experts * (2 if self.router == "noisy" else 1)
+        found += self.n_experts * self.router_bias
         if self.n_shared:
             found += feed_forward_parameters(d_model, self.n_shared * self.d_ff, **choices)
         return found

@@ -249,8 +249,8 @@ def router_z_loss(routing: Routing) -> Float[Tensor, ""]:
 class Router(nn.Module):
     """Scores experts by a linear map of each row, in float32 at least, and chooses some.
 
-    logits = x W_routerᵀ, and with noise logits + ε ⊙ softplus(x W_noiseᵀ), ε normal, in training;
-    then :func:`route`.
+    logits = x W_routerᵀ (+ b_router), and with noise logits + ε ⊙ softplus(x W_noiseᵀ), ε normal,
+    in training; then :func:`route`.
 
     Args:
         d_model: size of a row.
@@ -263,6 +263,7 @@ class Router(nn.Module):
             meant when it is omitted.
         balanced: whether there is a bias b on the choice that
             :func:`tfbook.models.update_biases` moves.
+        bias: whether the linear map has one, which is learned.
 
     Attributes:
         proj: the linear map to the logits.
@@ -289,8 +290,9 @@ class Router(nn.Module):
         scale: float = 1.0,
         capacity_factor: float | None = None,
         balanced: bool = False,
+        bias: bool = False,
     ):
-        """Make the linear maps, Xavier uniform; that of the noise begins at 0."""
+        """Make the linear maps, Xavier uniform; bias and noise begin at 0."""
         super().__init__()
         check_number("d_model", d_model, 1, whole=True)
         check_number("n_experts", n_experts, 1, whole=True)
@@ -299,11 +301,12 @@ class Router(nn.Module):
         if capacity_factor is not None:
             check_number("capacity_factor", capacity_factor, above=0)
         check_bool("balanced", balanced)
+        check_bool("bias", bias)
         if balanced and kind == "expert_choice":
             raise ValueError("balanced is not for expert_choice, whose loads are equal anyway")
         self.n_experts, self.top_k, self.kind, self.scale = n_experts, top_k, kind, scale
         self.capacity_factor, self.d_model = capacity_factor, d_model
-        self.proj = nn.Linear(d_model, n_experts, bias=False)
+        self.proj = nn.Linear(d_model, n_experts, bias=bias)
         self.noise_proj = nn.Linear(d_model, n_experts, bias=False) if kind == "noisy" else None
         self.register_buffer("choice_bias", torch.zeros(n_experts) if balanced else None)
         self.reset_parameters()
@@ -311,6 +314,8 @@ class Router(nn.Module):
     def reset_parameters(self) -> None:
         """Draw the weights anew and set the bias on the choice to 0."""
         nn.init.xavier_uniform_(self.proj.weight)
+        if self.proj.bias is not None:
+            nn.init.zeros_(self.proj.bias)
         if self.noise_proj is not None:
             nn.init.zeros_(self.noise_proj.weight)
         if self.choice_bias is not None:
@@ -329,7 +334,8 @@ class Router(nn.Module):
         exact = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(exact)
-            logits = functional.linear(x, self.proj.weight.to(exact))  # (T, E)
+            offset = None if self.proj.bias is None else self.proj.bias.to(exact)
+            logits = functional.linear(x, self.proj.weight.to(exact), offset)  # (T, E)
             if self.noise_proj is not None and self.training:
                 spread = functional.softplus(functional.linear(x, self.noise_proj.weight.to(exact)))
                 logits = logits + torch.randn_like(logits) * spread

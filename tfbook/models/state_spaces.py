@@ -6,13 +6,16 @@ hybrid it may have a feed-forward network like any other.
 Explained in: chapters/09_hybrids, section "A hybrid is a list".
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 
-from torch import nn
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from tfbook._checks import check_bool, check_choice, check_even, check_number
 from tfbook.models.account import Part
+from tfbook.models.layers import Norm, check_spec
 from tfbook.models.mixers import check_causal, linear_state_flops, refuse_cross
 from tfbook.models.spec import Run, Site, Spec
 from tfbook.recurrent import Mamba2Mixer, MambaMixer, S4DMixer, heads_of
@@ -106,12 +109,14 @@ class Mamba(_Convolved, Spec):
         rank: of the map that makes Δ; ⌈d_model / 16⌉ when omitted.
         bias: whether the maps in and out have one.
         conv_bias: whether the convolution has one.
+        inner_norm: the norm of each of r, B and C, from which Δ and the state are made; None for
+            none. Jamba has it, whose large models were not stable without.
 
     Example:
         >>> Mamba().held(64, length=1000)  # numbers, however long the sequence
         2432
 
-    Source: [gu2024mamba]
+    Source: [gu2024mamba], inner norms: [lieber2024jamba]
     Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
     """
 
@@ -122,15 +127,17 @@ class Mamba(_Convolved, Spec):
     rank: int | None = None
     bias: bool = False
     conv_bias: bool = True
+    inner_norm: Norm | None = None
     word = "mamba"
 
     def __post_init__(self) -> None:
         """Check the choices."""
         self._check_sizes(*["rank"] * (self.rank is not None))
+        check_spec("inner_norm", self.inner_norm, Norm, open=True)
 
     def build(self, site: Site) -> nn.Module:
         """Make the module."""
-        return MambaMixer(
+        mixer = MambaMixer(
             site.d_model,
             self.d_state,
             expand=self.expand,
@@ -139,6 +146,10 @@ class Mamba(_Convolved, Spec):
             bias=self.bias,
             conv_bias=self.conv_bias,
         )
+        if self.inner_norm is not None:
+            sizes = {"r": mixer.rank, "b": mixer.d_state, "c": mixer.d_state}
+            mixer.x_proj = NormedParts(mixer.x_proj, sizes, self.inner_norm.make)
+        return mixer
 
     def price(self, name: str, run: Run) -> Iterator[Part]:
         """Yield the map in, the convolution, the maps to Δ, B and C, the scan, the map out."""
@@ -148,6 +159,13 @@ class Mamba(_Convolved, Spec):
         yield run.linear(f"{name}.in_proj", d, 2 * inner, bias=self.bias)
         yield self._convolution(name, run, inner)
         yield run.linear(f"{name}.x_proj", inner, rank + 2 * self.d_state, bias=False)
+        if self.inner_norm is not None:
+            for part, size in (("r", rank), ("b", self.d_state), ("c", self.d_state)):
+                weights, rows = self.inner_norm.parameters(size), run.batch * run.n
+                memory = {"moves": 2 * rows * size + weights}
+                memory["keeps"] = rows * self.inner_norm.keeps(size)
+                shape = (run.batch, run.n, size)
+                yield run.part(f"{name}.x_proj.norms.{part}", shape, weights, **memory)
         yield run.linear(f"{name}.delta_proj", rank, inner)
         whole, weights = numbers * self.d_state, inner * (self.d_state + 1)
         memory = {"moves": 6 * whole + weights, "keeps": 3 * whole + 5 * numbers}
@@ -158,6 +176,22 @@ class Mamba(_Convolved, Spec):
     def held(self, d_model: int, length: int) -> int:
         """Count the numbers of the state and of the rows that the convolution still sees."""
         return self.expand * d_model * (self.d_state + self.width - 1)
+
+
+class NormedParts(nn.Module):
+    """A linear map of which each part of the answer is normalised by itself."""
+
+    def __init__(self, proj: nn.Linear, sizes: dict[str, int], norm: Callable[[int], nn.Module]):
+        """Make a norm for each part, which the sizes name."""
+        super().__init__()
+        self.proj, self.sizes = proj, tuple(sizes.values())
+        self.norms = nn.ModuleDict({name: norm(size) for name, size in sizes.items()})
+
+    def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B E"]:
+        """Return the parts side by side."""
+        parts = self.proj(x).split(self.sizes, dim=-1)
+        normed = (norm(part) for norm, part in zip(self.norms.values(), parts, strict=True))
+        return torch.cat(list(normed), dim=-1)
 
 
 @dataclass(frozen=True)

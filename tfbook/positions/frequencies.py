@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tfbook._checks import check_even, check_number
+from tfbook._checks import check_bool, check_even, check_number
 
 __all__ = [
     "LinearScaling",
@@ -112,9 +112,11 @@ class YarnScaling:
         original_max_len: the length trained on, L.
         beta_fast: turns within L from which on a pair keeps its angle.
         beta_slow: turns within L up to which a pair is interpolated in full.
+        truncate: whether the blend begins and ends at whole pairs, the range of them rounded
+            outward, as in the authors' code; GPT-OSS begins and ends in between.
 
     Raises:
-        TypeError: if an argument is not a number.
+        TypeError: if an argument is not a number, or truncate not a bool.
         ValueError: if one is out of its range, or beta_fast is below beta_slow.
 
     Source: [peng2024yarn]
@@ -125,10 +127,12 @@ class YarnScaling:
     original_max_len: int
     beta_fast: float = 32.0
     beta_slow: float = 1.0
+    truncate: bool = True
 
     def __post_init__(self) -> None:
-        """Check the four numbers."""
+        """Check the four numbers, and the choice."""
         _check_parts(self)
+        check_bool("truncate", self.truncate)
 
     @property
     def amplitude(self) -> float:
@@ -138,8 +142,11 @@ class YarnScaling:
     def frequencies(self, d_head: int, base: float) -> Float[Tensor, " P"]:
         """Return the blend of θ_i and θ_i / factor, (d_head/2,)."""
         plain = rotary_frequencies(d_head, base=base)
-        first = max(math.floor(self._pair_of(self.beta_fast, d_head, base)), 0)
-        last = min(math.ceil(self._pair_of(self.beta_slow, d_head, base)), d_head - 1)
+        first = self._pair_of(self.beta_fast, d_head, base)
+        last = self._pair_of(self.beta_slow, d_head, base)
+        if self.truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, d_head - 1)
         pair = torch.arange(d_head // 2, dtype=plain.dtype, device=plain.device)  # (P,)
         # With first = last the ramp is a step; a thousandth keeps the division defined.
         divided = ((pair - first) / max(last - first, 1e-3)).clamp(0, 1)  # (P,), the share

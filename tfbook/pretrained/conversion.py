@@ -6,7 +6,8 @@ differ from our parts in more than names: GPT-2 stores the transposes of its mat
 keys and values side by side in one, GPT-NeoX stacks these head by head; LLaMA rotates pairs that
 lie half a head apart, where ours lie side by side; T5 keeps the table of its position bias in the
 first block; ViT maps patches with a convolution; Gemma stores the weights of norms less 1; RoBERTa
-begins to count positions at 2.
+begins to count positions at 2; Jamba calls what mixes rows otherwise in each kind of layer; GPT-OSS
+keeps all experts of a layer in one tensor, gates and what they gate in turns.
 
 Explained in: chapters/05_architecture_deeper, section "Two real models".
 """
@@ -28,8 +29,9 @@ __all__ = ["config_from", "family_of", "fill_model", "weights_from", "weights_to
 Settings = Mapping[str, object]
 StateDict = dict[str, Tensor]
 
-# What a list of layers is made of; a number from a damaged file would fill the memory.
+# What lists of layers and experts are made of; a number from a damaged file would fill the memory.
 COUNTS = {"num_hidden_layers", "num_layers", "num_decoder_layers", "n_layer", "n_layers"}
+COUNTS |= {"num_experts", "num_local_experts"}
 
 
 def family_of(settings: Settings) -> str:
@@ -55,8 +57,9 @@ def config_from(
 ) -> TransformerConfig:
     """Read a ``config.json`` as one of our configs.
 
-    Dropout is left out: a loaded model computes the same in training as in evaluation until
-    ``config.replace(dropout=…)`` says otherwise. Whether there is a pooler or a head is seen from
+    Dropout is left out, and what else is for training only, such as a router's noise: a loaded
+    model computes the same in training as in evaluation until ``config.replace(dropout=…)`` says
+    otherwise. Whether there is a pooler or a head is seen from
     the names of the weights, and without them from "architectures".
 
     Args:
@@ -64,9 +67,9 @@ def config_from(
         weights: the named tensors that belong to it.
 
     Raises:
-        TypeError: if a number of layers is no integer.
-        ValueError: for another family, a missing entry, a number of layers out of its bounds, or a
-            choice that is not known here.
+        TypeError: if a number of layers or experts is no integer.
+        ValueError: for another family, a missing entry, a number of layers or experts out of its
+            bounds, or a choice that is not known here.
 
     Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
@@ -105,12 +108,13 @@ def weights_from(
 
 def _rename(weights, shapes, config, family):
     """Take our names and shapes from the model itself, so that none can be forgotten."""
-    know, names = FAMILIES[family], _names(config, family)
+    know = FAMILIES[family]
     theirs = {name.removeprefix(know.prefix): value for name, value in weights.items()}
     theirs = {know.older.get(name, name): value for name, value in theirs.items()}
+    theirs = know.apart(theirs)
     found, used = {}, set()
     for ours, shape in shapes.items():
-        name, part = _their_name(ours, names)
+        name, part = _their_name(ours, _names(ours, config, family))
         if name not in theirs:
             raise ValueError(f"the checkpoint has no tensor {name}, which becomes {ours}")
         used.add(name)
@@ -153,10 +157,9 @@ def weights_to(weights: Mapping[str, Tensor], config: TransformerConfig, family:
 
     Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
-    know, names = FAMILIES[family], _names(config, family)
-    found = {}
+    know, found = FAMILIES[family], {}
     for ours, value in weights.items():
-        name, _ = _their_name(ours, names)
+        name, _ = _their_name(ours, _names(ours, config, family))
         if config.head is not None and not name.startswith(know.heads):
             name = know.prefix + name
         found.setdefault(name, []).append(_arrange_back(value, ours, know, config))
@@ -164,7 +167,8 @@ def weights_to(weights: Mapping[str, Tensor], config: TransformerConfig, family:
     if know.by_head:
         n_heads = config.choice("n_heads")
         return {name: _by_head(parts, n_heads) for name, parts in found.items()}
-    return {name: torch.cat(parts, dim=-1).contiguous() for name, parts in found.items()}
+    found = {name: torch.cat(parts, dim=-1).contiguous() for name, parts in found.items()}
+    return know.together(found)
 
 
 def _by_head(parts, n_heads):
@@ -215,8 +219,12 @@ def empty_model(config: TransformerConfig) -> nn.Module:
 # Names.
 
 
-def _names(config: TransformerConfig, family: str) -> Mapping[str, str]:
-    names = FAMILIES[family].names
+def _names(ours: str, config: TransformerConfig, family: str) -> Mapping[str, str]:
+    """Return the names that hold where one of our tensors stands."""
+    names, mixers = FAMILIES[family].names, FAMILIES[family].mixers
+    block = re.match(r"stack\.blocks\.(\d+)\.", ours) if mixers else None
+    if block:
+        return names | mixers.get(config.layers[int(block[1])].mixer.word, {})
     if family == "t5" and config.choice("ffn_kind") not in GATES:
         names = {ours: theirs.replace(".wi_1", ".wi") for ours, theirs in names.items()}
     return names
@@ -230,7 +238,7 @@ def _their_name(ours: str, names: Mapping[str, str]) -> tuple[str, int | None]:
     for cut in range(len(parts), 0, -1):
         known, rest = ".".join(parts[:cut]), parts[cut:]
         if known in names:
-            theirs = ".".join([names[known], *rest]).replace("{i}", "".join(numbers))
+            theirs = ".".join([names[known], *rest]).replace("{i}", "{}").format(*numbers)
             which = re.search(r"mixer\.([qkv])_proj$", known)
             packed = which and list(names.values()).count(names[known]) == 3
             return theirs, "qkv".index(which[1]) if packed else None
@@ -238,6 +246,8 @@ def _their_name(ours: str, names: Mapping[str, str]) -> tuple[str, int | None]:
 
 
 # Numbers that are stored in another arrangement.
+
+CONVOLVED, SINK = "mixer.conv.weight", "mixer.attend.sink"
 
 
 def _arrange(value, ours, shape, know, part, config):
@@ -254,6 +264,10 @@ def _arrange(value, ours, shape, know, part, config):
         return None
     if know.reshaped:  # a class token (1, 1, D), positions (1, N, D), a convolution (D, C, p, p)
         return value.reshape(shape)
+    if ours.endswith(CONVOLVED) and value.ndim == 3 and value.shape[1] == 1:
+        value = value[:, 0]  # their Conv1d counts the columns that a filter sees, (D, 1, width)
+    if ours.endswith(SINK) and value.ndim == 1:
+        value = value[:, None]  # one sink for each head
     if know.first_place and ours == "position.weight":
         value = value[know.first_place :]
     if know.centred and re.search(r"norm(_after)?\.weight$", ours):
@@ -270,6 +284,10 @@ def _arrange_back(value, ours, know, config):
         return value.reshape(-1, patches.n_channels, patches.patch_size, patches.patch_size)
     if know.reshaped and ours in ("embed.class_token", "position.weight"):
         return value.reshape(1, -1, value.shape[-1])
+    if ours.endswith(CONVOLVED):
+        return value[:, None]
+    if ours.endswith(SINK):
+        return value[:, 0]
     if know.first_place and ours == "position.weight":  # nothing reads the rows before them
         return torch.cat([torch.zeros_like(value[: know.first_place]), value])
     if know.centred and re.search(r"norm(_after)?\.weight$", ours):

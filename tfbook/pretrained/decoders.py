@@ -5,10 +5,20 @@ Where a ``config.json`` asks for something that the parts cannot do, the error n
 Explained in: chapters/05_architecture_deeper, section "Two real models".
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from tfbook.models import FFN, Attention, Layer, NextToken, Norm, Rotary, Tokens, TransformerConfig
+from tfbook.models import (
+    FFN,
+    Attention,
+    Layer,
+    NextToken,
+    Norm,
+    Rotary,
+    Spec,
+    Tokens,
+    TransformerConfig,
+)
 from tfbook.positions import LinearScaling, Llama3Scaling, RotaryScaling, YarnScaling
 
 __all__ = ["MODERN", "Modern"]
@@ -30,7 +40,7 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 def must_be(settings: Settings, **wanted: object) -> None:
     """Raise ValueError where an entry, if it is there, says something else."""
     for name, value in wanted.items():
-        if settings.get(name, value) != value:
+        if (settings.get(name, value) or None) != (value or None):  # none is as good as False
             raise ValueError(
                 f"config.json has {name} = {settings[name]!r}; here it must be {value!r}"
             )
@@ -55,6 +65,34 @@ def _none(settings: Settings) -> object:
     return None
 
 
+def in_turns(settings: Settings, i: int) -> bool:
+    """Return whether a layer is the second, the fourth, and so on."""
+    return i % 2 == 1
+
+
+def _first_ones(settings: Settings, i: int) -> bool:
+    return i < settings.get("max_window_layers", 28)
+
+
+def _last_of_some(settings: Settings, i: int) -> bool:
+    return (i + 1) % settings.get("sliding_window_pattern", 6) == 0
+
+
+def _two_bases(settings: Settings, kind: str) -> Settings:
+    """Return Gemma 3's settings as those of a layer's kind: where it sees all, it turns slower."""
+    found = (settings.get("rope_parameters") or {}).get(kind)
+    if found is None and kind == "full_attention":
+        found = {"rope_theta": settings.get("rope_theta", 1e6)}
+        found |= settings.get("rope_scaling") or {}
+    elif found is None:
+        found = {"rope_theta": settings.get("rope_local_base_freq", 1e4)}
+    return {**settings, "rope_parameters": found}
+
+
+def _alike(settings: Settings, ffn: FFN) -> Sequence[Spec]:
+    return [ffn] * settings["num_hidden_layers"]
+
+
 class Modern(NamedTuple):
     """What a family of decoders has otherwise than LLaMA; functions are asked of its settings.
 
@@ -68,8 +106,13 @@ class Modern(NamedTuple):
         scale: factor on q kᵀ.
         embedding_scale, head_scale, multiplier: factors on embeddings, last states and sublayers.
         window: whether ``sliding_window`` is in use.
+        sees_all: whether a layer, by its number, has no window, where the file does not list them.
+        rope: the settings of rotary positions of a layer's kind.
+        base: of rotary positions where the file does not say.
         tied: whether the head is the embedding where the file does not say.
         share: the share of each head that is rotated where the file does not say.
+        n_sinks: how many learned sinks each head has.
+        ffns: the feed-forward part of each layer, made of the settings and of what it is in LLaMA.
         fixed: entries that must have a value, since another one asks for what is not known here.
 
     Explained in: chapters/05_architecture_deeper, section "Two real models".
@@ -93,8 +136,13 @@ class Modern(NamedTuple):
     head_scale: Callable[[Settings], object] = _none
     multiplier: Callable[[Settings], object] = lambda s: 1.0
     window: Callable[[Settings], object] = _no
+    sees_all: Callable[[Settings, int], bool] = lambda s, i: False
+    rope: Callable[[Settings, str], Settings] = lambda s, kind: s
+    base: float = 10000.0
     tied: bool = False
     share: float = 1.0
+    n_sinks: int = 0
+    ffns: Callable[[Settings, FFN], Sequence[Spec]] = _alike
     fixed: Mapping[str, object] = {}  # noqa: RUF012 - never changed
 
 
@@ -105,22 +153,38 @@ GEMMA = {
     "tied": True,
     "fixed": {"use_bidirectional_attention": None},
 }
+CAPS = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
 MODERN = {
     "llama": LLAMA,
     "mistral": LLAMA._replace(window=lambda s: True),
     "qwen2": LLAMA._replace(
-        bias=lambda s: ("q", "k", "v"), window=lambda s: s.get("use_sliding_window", False)
+        bias=lambda s: ("q", "k", "v"),
+        window=lambda s: s.get("use_sliding_window", False),
+        sees_all=_first_ones,
     ),
     "qwen3": LLAMA._replace(
-        qk_norm=lambda s: True, window=lambda s: s.get("use_sliding_window", False)
+        qk_norm=lambda s: True,
+        window=lambda s: s.get("use_sliding_window", False),
+        sees_all=_first_ones,
     ),
     "gemma": LLAMA._replace(**GEMMA),
     "gemma2": LLAMA._replace(
-        **GEMMA | {"fixed": {"attn_logit_softcapping": None, "final_logit_softcapping": None}},
+        **GEMMA | {"fixed": CAPS},
         act="hidden_activation",
         place="both",
         scale=lambda s: s["query_pre_attn_scalar"] ** -0.5,
         window=lambda s: True,
+        sees_all=in_turns,
+    ),
+    "gemma3_text": LLAMA._replace(
+        **GEMMA | {"fixed": GEMMA["fixed"] | CAPS},
+        act="hidden_activation",
+        place="both",
+        qk_norm=lambda s: True,
+        scale=lambda s: s["query_pre_attn_scalar"] ** -0.5,
+        window=lambda s: True,
+        sees_all=_last_of_some,
+        rope=_two_bases,
     ),
     "olmo2": LLAMA._replace(place="inside", qk_norm=lambda s: True, qk_norm_whole=True),
     "granite": LLAMA._replace(
@@ -135,6 +199,7 @@ MODERN = {
         parallel=lambda s: True,
         one_norm=True,
         head_scale=lambda s: s["logit_scale"],
+        base=5e5,
         tied=True,
         fixed={"use_qk_norm": False},  # it has weights for each head
     ),
@@ -194,11 +259,11 @@ def modern(settings: Settings, family: Modern) -> TransformerConfig:
     attention = {
         "n_kv_heads": None if n_kv_heads == n_heads else n_kv_heads,
         "d_head": None if d_head == d_model // n_heads else d_head,
-        "position": _rotary(settings, family.share),
         "bias": family.bias(settings),
         "scale": family.scale(settings),
         "qk_norm": norm if family.qk_norm(settings) else None,
         "qk_norm_whole": family.qk_norm_whole,
+        "n_sinks": family.n_sinks,
     }
     ffn = FFN(
         settings["intermediate_size"],
@@ -207,15 +272,20 @@ def modern(settings: Settings, family: Modern) -> TransformerConfig:
     )
     layers = [
         Layer(
-            Attention(n_heads, window=window, **attention),
-            ffn,
+            Attention(
+                n_heads,
+                window=window,
+                position=_rotary(family.rope(settings, LAYER_TYPES[window is not None]), family),
+                **attention,
+            ),
+            own,
             norm=norm,
             place=family.place,
             parallel=parallel,
             one_norm=family.one_norm and parallel,
             multiplier=family.multiplier(settings),
         )
-        for window in _windows(settings, bool(family.window(settings)))
+        for window, own in zip(_windows(settings, family), family.ffns(settings, ffn), strict=True)
     ]
     scale = family.embedding_scale(settings)
     tied = settings.get("tie_word_embeddings", family.tied)
@@ -233,30 +303,33 @@ def modern(settings: Settings, family: Modern) -> TransformerConfig:
     )
 
 
-def _windows(settings: Settings, used: bool) -> list[int | None]:
+def _windows(settings: Settings, family: Modern) -> list[int | None]:
     """Return for each layer how far back it sees, None for as far as there is."""
     n_layers, window = settings["num_hidden_layers"], settings.get("sliding_window")
-    if not used or window is None:
+    if not family.window(settings) or window is None:
         return [None] * n_layers
-    kinds = settings.get("layer_types") or ["sliding_attention"] * n_layers
+    kinds = settings.get("layer_types")
+    kinds = kinds or [LAYER_TYPES[not family.sees_all(settings, i)] for i in range(n_layers)]
+    if len(kinds) != n_layers:
+        raise ValueError(f"layer_types must name {n_layers} layers, got {len(kinds)}")
     for kind in kinds:
         if kind not in LAYER_TYPES:
             raise ValueError(f"layer_types must be out of {', '.join(LAYER_TYPES)}, got {kind!r}")
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
-def _rotary(settings: Settings, share: float) -> Rotary:
+def _rotary(settings: Settings, family: Modern) -> Rotary:
     """Return rotary positions, from where different years wrote them."""
     entry = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     base = entry.get("rope_theta", settings.get("rope_theta", settings.get("rotary_emb_base")))
-    share = settings.get("partial_rotary_factor", settings.get("rotary_pct", share))
+    share = settings.get("partial_rotary_factor", settings.get("rotary_pct", family.share))
     share = entry.get("partial_rotary_factor", share)
     kind = entry.get("rope_type", entry.get("type", "default"))
     if kind not in ROPE_TYPES:
         raise ValueError(f"rope_type must be one of {', '.join(ROPE_TYPES)}, got {kind!r}")
     # Turning pairs that lie side by side is faster.
     scaling = _scaling(kind, entry, settings)
-    base = 10000.0 if base is None else float(base)
+    base = family.base if base is None else float(base)
     return Rotary(base, layout="interleaved", scaling=scaling, share=float(share))
 
 
@@ -270,9 +343,10 @@ def _scaling(kind: str, entry: Settings, settings: Settings) -> RotaryScaling | 
     known = entry.get("original_max_position_embeddings") or settings["max_position_embeddings"]
     if kind == "llama3":
         return Llama3Scaling(factor, known, entry["high_freq_factor"], entry["low_freq_factor"])
-    must_be(entry, truncate=True, mscale=None, mscale_all_dim=None)
+    must_be(entry, mscale=None, mscale_all_dim=None)
     turns = entry.get("beta_fast") or 32.0, entry.get("beta_slow") or 1.0
-    scaling = YarnScaling(factor, known, float(turns[0]), float(turns[1]))
+    whole = entry.get("truncate", True)
+    scaling = YarnScaling(factor, known, float(turns[0]), float(turns[1]), truncate=whole)
     amplitude = entry.get("attention_factor") or scaling.amplitude
     if abs(amplitude - scaling.amplitude) > 1e-6:
         raise ValueError(

@@ -3,6 +3,12 @@
 For each family a table of names, ours on the left, and a function that reads its ``config.json``
 as one of our configs. :mod:`tfbook.pretrained.conversion` uses them.
 
+* Encoders: BERT, RoBERTa, XLM-RoBERTa, DistilBERT, ViT; with a decoder: T5.
+* Decoders of one kind of layer: GPT-2, GPT-NeoX, LLaMA, Mistral, Qwen 2 and 3, Gemma, OLMo 2,
+  Granite, Cohere, StableLM, StarCoder 2, Phi; with windows in some layers: Gemma 2 and 3.
+* With experts: Mixtral, OLMoE, Qwen 3 MoE; with experts, windows and sinks: GPT-OSS.
+* Without attention: Mamba, Mamba-2; a hybrid of Mamba, attention and experts: Jamba.
+
 Explained in: chapters/05_architecture_deeper, section "Two real models".
 """
 
@@ -34,16 +40,26 @@ from tfbook.pretrained.decoders import (
     modern,
     must_be,
 )
+from tfbook.pretrained.mixed import SPARSE, experts_apart, experts_together, jamba, mamba, mamba2
 from tfbook.pretrained.part_names import (
     BERT,
     DISTILBERT,
     GEMMA2,
+    GEMMA3,
     GPT2,
+    GPT_OSS,
+    JAMBA,
+    JAMBA_MIXERS,
     LLAMA,
+    MAMBA,
+    MAMBA2,
+    MIXTRAL,
     NEOX,
     OLMO2,
+    OLMOE,
     PHI,
     QWEN3,
+    QWEN3_MOE,
     ROBERTA,
     STARCODER2,
     T5,
@@ -51,6 +67,10 @@ from tfbook.pretrained.part_names import (
 )
 
 __all__ = ["FAMILIES", "Family"]
+
+
+def _as_they_are(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    return tensors
 
 
 class Family(NamedTuple):
@@ -72,6 +92,9 @@ class Family(NamedTuple):
         centred: whether weights of norms are stored less 1.
         first_place: the row of the table of positions that is the first one's.
         older: names that tensors had in older files, and those of today.
+        mixers: other names in a layer whose mixer has a description of this word, as "mamba".
+        apart: gives what several experts have in one tensor to each of them.
+        together: undoes that.
 
     Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
@@ -90,6 +113,9 @@ class Family(NamedTuple):
     centred: bool = False
     first_place: int = 0
     older: Mapping[str, str] = {}  # noqa: RUF012 - never changed
+    mixers: Mapping[str, Mapping[str, str]] = {}  # noqa: RUF012 - never changed
+    apart: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = _as_they_are
+    together: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = _as_they_are
 
 
 def _has(settings: Settings, weights: Collection[str] | None, part: str, *classes: str) -> bool:
@@ -246,6 +272,7 @@ ROBERTA_COPIES = {
 }
 DISTILBERT_COPIES = {"vocab_projector.weight": "embeddings.word_embeddings.weight"}
 SHARED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+MAMBA_COPIES = {"lm_head.weight": "embeddings.weight"}
 TIED = {"lm_head.weight": "embed_tokens.weight"}
 TABLES = r"rotary_emb\.inv_freq$|\.attention\.(masked_)?bias$"
 POSITION_IDS = r"\.position_ids$"
@@ -255,7 +282,7 @@ def _modern(name: str, names: Mapping[str, str] = LLAMA, **more: object) -> Fami
     """Return a family of decoders that differs from LLaMA as ``MODERN`` says."""
 
     def config(settings, weights):
-        return modern(settings, MODERN[name])
+        return modern(settings, (MODERN | SPARSE)[name])
 
     usual = {"prefix": "model.", "heads": ("lm_head",), "copies": TIED, "ignored": TABLES}
     return Family(names, config=config, **usual | more)
@@ -291,6 +318,7 @@ FAMILIES = {
     "qwen3": _modern("qwen3", QWEN3),
     "gemma": _modern("gemma", centred=True),
     "gemma2": _modern("gemma2", GEMMA2, centred=True),
+    "gemma3_text": _modern("gemma3_text", GEMMA3, centred=True),
     "olmo2": _modern("olmo2", OLMO2),
     "granite": _modern("granite"),
     "cohere": _modern("cohere", layout="interleaved"),
@@ -306,4 +334,11 @@ FAMILIES = {
         packed="query_key_value",
         by_head=True,
     ),
+    "mixtral": _modern("mixtral", MIXTRAL),
+    "olmoe": _modern("olmoe", OLMOE),
+    "qwen3_moe": _modern("qwen3_moe", QWEN3_MOE),
+    "gpt_oss": _modern("gpt_oss", GPT_OSS, apart=experts_apart, together=experts_together),
+    "mamba": Family(MAMBA, "backbone.", ("lm_head",), MAMBA_COPIES, r"$^", mamba),
+    "mamba2": Family(MAMBA2, "backbone.", ("lm_head",), MAMBA_COPIES, r"$^", mamba2),
+    "jamba": Family(JAMBA, "model.", ("lm_head",), TIED, r"$^", jamba, mixers=JAMBA_MIXERS),
 }

@@ -406,9 +406,10 @@ def load_directory(
     """Load a model from a folder: one in the format of `transformers`, or one of a training run.
 
     The first holds ``config.json``, ``model.safetensors`` (or several files and
-    ``model.safetensors.index.json``) of a family out of ``FAMILIES`` and, if text is to be encoded,
-    ``tokenizer.json``. The second was written by ``python -m tfbook train``: the model is that of
-    the last checkpoint, or the best one where the run was watched with patience.
+    ``model.safetensors.index.json``) of a family out of ``FAMILIES`` (GPT-2, LLaMA, Mixtral, Mamba,
+    Jamba and others) and, if text is to be encoded, ``tokenizer.json``. The second was written by
+    ``python -m tfbook train``: the model is that of the last checkpoint, or the best one where the
+    run was watched with patience.
 
     Args:
         path: the folder.

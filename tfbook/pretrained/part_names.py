@@ -5,7 +5,7 @@
 Explained in: chapters/05_architecture_deeper, section "Two real models".
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 BLOCK, IN, OUT = "stack.blocks.{i}.", "encoder.blocks.{i}.", "decoder.blocks.{i}."
 
@@ -124,6 +124,7 @@ GEMMA2 = _like(
     ffn_residual__norm="pre_feedforward_layernorm",
     ffn_residual__norm_after="post_feedforward_layernorm",
 )
+GEMMA3 = GEMMA2 | _like({}, mixer__q_norm="self_attn.q_norm", mixer__k_norm="self_attn.k_norm")
 PLAIN = {"ffn__up_proj": "mlp.fc1", "ffn__down_proj": "mlp.fc2"}
 PHI = _like(
     LLAMA,
@@ -144,6 +145,67 @@ NEOX = _like(
     ffn__down_proj="mlp.dense_4h_to_h",
     final_norm="final_layer_norm",
 ) | {"embed": "embed_in"}
+
+GATE = {"ffn__router__proj": "mlp.gate"}
+SWIGLU = ("gate_proj", "up_proj", "down_proj")
+
+
+def _experts(theirs: str, names: Sequence[str] = SWIGLU) -> dict[str, str]:
+    """Return the names of an expert's maps; the second number in them is the expert's."""
+    return {
+        f"{BLOCK}ffn.experts.{{i}}.{mine}": f"layers.{{i}}.{theirs}.{{i}}.{other}"
+        for mine, other in zip(SWIGLU, names, strict=True)
+    }
+
+
+MIXTRAL = _like(LLAMA, ffn__router__proj="block_sparse_moe.gate") | _experts(
+    "block_sparse_moe.experts", ("w1", "w3", "w2")
+)
+OLMOE = _like(
+    LLAMA,
+    **GATE,
+    mixer__q_norm__norm="self_attn.q_norm",
+    mixer__k_norm__norm="self_attn.k_norm",
+) | _experts("mlp.experts")
+QWEN3_MOE = _like(QWEN3, **GATE) | _experts("mlp.experts")
+GPT_OSS = _like(
+    LLAMA, ffn__router__proj="mlp.router", mixer__attend__sink="self_attn.sinks"
+) | _experts("mlp.experts")
+SCAN = {
+    "mixer.in_proj": "in_proj",
+    "mixer.conv": "conv1d",
+    "mixer.delta_bias": "dt_bias",
+    "mixer.log_rate": "A_log",
+    "mixer.skip": "D",
+    "mixer.out_proj": "out_proj",
+}
+SELECT = SCAN | {
+    "mixer.x_proj": "x_proj",
+    "mixer.delta_proj": "dt_proj",
+    "mixer.delta_bias": "dt_proj.bias",
+}
+MAMBA = (
+    {"embed": "embeddings", "stack.final_norm": "norm_f", "head": "lm_head"}
+    | _block(BLOCK, "layers.{i}.", {"mixer_residual.norm": "norm"})
+    | _block(BLOCK, "layers.{i}.mixer.", SELECT)
+)
+MAMBA2 = MAMBA | _block(BLOCK, "layers.{i}.mixer.", SCAN | {"mixer.gain": "norm.weight"})
+JAMBA = _like(
+    LLAMA,
+    final_norm="final_layernorm",
+    ffn_residual__norm="pre_ff_layernorm",
+    ffn__gate_proj="feed_forward.gate_proj",
+    ffn__up_proj="feed_forward.up_proj",
+    ffn__down_proj="feed_forward.down_proj",
+    ffn__router__proj="feed_forward.router",
+) | _experts("feed_forward.experts")
+NORMED = {
+    "mixer.x_proj.proj": "x_proj",
+    "mixer.x_proj.norms.r": "dt_layernorm",
+    "mixer.x_proj.norms.b": "b_layernorm",
+    "mixer.x_proj.norms.c": "c_layernorm",
+}
+JAMBA_MIXERS = {"mamba": _block(BLOCK, "layers.{i}.mamba.", SELECT | NORMED)}
 
 ROBERTA = BERT | {
     "head.dense": "lm_head.dense",

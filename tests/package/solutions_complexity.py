@@ -17,6 +17,7 @@ LIBRARY = {
     "predict-seconds": lambda rows, d_in, d_out, size, flops, bytes_: costs.Machine(
         "", flops, bytes_
     ).seconds(*costs.linear_intensity(rows, d_in, d_out, size)),
+    "predict-run": lambda sizes, losses, far: costs.fit_power_law(sizes, losses).loss(far),
     "split-budget": lambda flops, *law: costs.compute_optimal(costs.ChinchillaLaw(*law), flops),
 }
 
@@ -195,8 +196,8 @@ def timed(message, answer):
 timed("Both times were added. The machine", lambda *case: sum(two_times(*case)))
 timed("the shorter of the two times", lambda *case: min(two_times(*case)))
 timed("and the shorter time was taken", lambda *case: min(two_times(*case)) / 2)
-timed("The weights were not moved", lambda *case: max(two_times(*case, parts=(1, 0, 1))))
-timed("Only the weights were moved", lambda *case: max(two_times(*case, parts=(0, 1, 0))))
+timed("The parameters were not moved", lambda *case: max(two_times(*case, parts=(1, 0, 1))))
+timed("Only the parameters were moved", lambda *case: max(two_times(*case, parts=(0, 1, 0))))
 timed("The input was not moved", lambda *case: max(two_times(*case, parts=(0, 1, 1))))
 timed("The result was not moved", lambda *case: max(two_times(*case, parts=(1, 1, 0))))
 timed("moved for each row", lambda *case: max(two_times(*case, parts=(1, case[0], 1))))
@@ -450,3 +451,107 @@ def split_tensors(flops, floor, n_scale, n_exponent, d_scale, d_exponent):
 @wrong("split-budget", "positive and finite")
 def split_edge(flops, floor, n_scale, n_exponent, d_scale, d_exponent):
     return 0.0, math.inf
+
+
+# predict-run ------------------------------------------------------------------------------------
+
+
+def line_at(sizes, losses, floor):
+    """Return offset and slope of the line of log(loss − floor) over log size."""
+    x = torch.tensor(sizes, dtype=torch.float64).log()
+    y = (torch.tensor(losses, dtype=torch.float64) - floor).log()
+    slope = ((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum()
+    return (y.mean() - slope * x.mean()).item(), slope.item()
+
+
+def error_of(sizes, losses, floor):
+    offset, slope = line_at(sizes, losses, floor)
+    return sum(
+        (floor + math.exp(offset + slope * math.log(n)) - loss) ** 2
+        for n, loss in zip(sizes, losses, strict=True)
+    )
+
+
+def best_floor(sizes, losses, least=0.0):
+    low, high = least, min(losses) * (1 - 1e-9)
+    for _ in range(12):
+        floors = [low + (high - low) * k / 40 for k in range(41)]
+        best = min(floors[:-1], key=lambda floor: error_of(sizes, losses, floor))
+        low, high = max(best - (high - low) / 40, least), min(best + (high - low) / 40, high)
+    return best
+
+
+def law_at(sizes, losses, floor, far):
+    offset, slope = line_at(sizes, losses, floor)
+    return floor + math.exp(offset + slope * math.log(far))
+
+
+@right("predict-run")
+def run_by_grids(sizes, losses, far):
+    return law_at(sizes, losses, best_floor(sizes, losses), far)
+
+
+@right("predict-run")
+def run_by_exponents(sizes, losses, far):
+    """For each exponent floor and height are a linear least squares problem."""
+    n, loss = (torch.tensor(x, dtype=torch.float64) for x in (sizes, losses))
+
+    def fit(exponent):
+        term = (n / n.min()) ** -exponent
+        columns = torch.stack((torch.ones_like(term), term), -1)
+        floor, height = torch.linalg.lstsq(columns, loss[:, None]).solution[:, 0].tolist()
+        if floor < 0:
+            floor, height = 0.0, ((term @ loss) / (term @ term)).item()
+        return ((floor + height * term - loss) ** 2).sum().item(), floor, height
+
+    exponents, width = [0.01 * 1.05**k for k in range(100)], 0.05
+    for _ in range(4):
+        best = min(exponents, key=lambda exponent: fit(exponent)[0])
+        exponents = [best * (1 + width * k / 20) for k in range(-20, 21)]
+        width /= 10
+    _, floor, height = fit(best)
+    return floor + height * (far / n.min().item()) ** -best
+
+
+def run_with(message, answer):
+    """Note a wrong answer."""
+
+    def run(sizes, losses, far):
+        return answer(sizes, losses, far)
+
+    run.__name__ = message
+    wrong("predict-run", message)(run)
+
+
+def half_logs(sizes, losses, far):
+    x, y = [math.log(n) for n in sizes], losses
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
+    slope /= sum((a - mean_x) ** 2 for a in x)
+    return mean_y + slope * (math.log(far) - mean_x)
+
+
+def first_of_each(sizes, losses, far):
+    seen = dict(reversed([*zip(sizes, losses, strict=True)]))
+    return run_by_grids([*seen], [*seen.values()], far)
+
+
+def through_three(sizes, losses, far):
+    """The law through the smallest, a middle and the largest run, and no others."""
+    runs = sorted(zip(sizes, losses, strict=True))
+    return run_by_grids(*map(list, zip(runs[0], runs[len(runs) // 2], runs[-1], strict=True)), far)
+
+
+run_with("a law without a floor", lambda s, y, far: law_at(s, y, 0.0, far))
+run_with("It falls below any floor", half_logs)
+run_with("Add E again", lambda s, y, far: run_by_grids(s, y, far) - best_floor(s, y))
+run_with("This is the floor alone", lambda s, y, far: best_floor(s, y))
+run_with("the largest run", lambda s, y, far: min(y))
+run_with("no tensor", lambda s, y, far: torch.tensor(run_by_grids(s, y, far)))
+run_with("Yours is a tuple", lambda s, y, far: (run_by_grids(s, y, far), best_floor(s, y)))
+run_with("have a floor of 0.4", lambda s, y, far: law_at(s, y, best_floor(s, y, 1.0), far)
+         if min(y) > 1.0 else law_at(s, y, 0.0, far))  # fmt: skip
+run_with("ten thousand times as large", lambda s, y, far: run_by_grids(s, y, min(far, 1e9)))
+run_with("Only the first run of each size", first_of_each)
+run_with("These runs scatter", through_three)
+run_with("in another order", lambda s, y, far: run_by_grids(s, y, far) - (s[0] > s[1]))

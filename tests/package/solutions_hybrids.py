@@ -11,74 +11,69 @@ from tfbook.recurrent import delta_recurrent
 
 RIGHT, WRONG, right, wrong = collect()
 LIBRARY = {
-    "delta-state": lambda keys, values, keep, beta: delta_recurrent(
-        keys, keys, values, beta, log_decay=keep.log()
-    )[1],
+    "delta-chunk": lambda q, k, v, beta, state: delta_recurrent(q, k, v, beta, state=state),
     "joined-chunks": lambda q, k, v, keep, chunk: state_recurrent(
         q, k, v, log_decay=torch.full((len(q),), keep, dtype=q.dtype).log()
     )[0],
 }
 
 
-# delta-state ------------------------------------------------------------------------------------
+# delta-chunk ------------------------------------------------------------------------------------
 
 
-@right("delta-state")
-def delta_by_rows(keys, values, keep, beta):
-    state = torch.zeros(keys.shape[1], values.shape[1], dtype=keys.dtype)
-    for k, v, g, b in zip(keys, values, keep, beta, strict=True):
-        state = g * state
-        state = state + torch.outer(k, b * (v - k @ state))
-    return state
+@right("delta-chunk")
+def chunk_by_a_loop(q, k, v, beta, state):
+    read = []
+    for q_t, k_t, v_t, b in zip(q, k, v, beta, strict=True):
+        state = state + torch.outer(k_t, b * (v_t - k_t @ state))
+        read.append(q_t @ state)
+    return torch.stack(read), state
 
 
-@right("delta-state")
-def delta_by_matrices(keys, values, keep, beta):
-    eye = torch.eye(keys.shape[1], dtype=keys.dtype)
-    state = torch.zeros(keys.shape[1], values.shape[1], dtype=keys.dtype)
-    for k, v, g, b in zip(keys[:, :, None], values[:, None], keep, beta, strict=True):
-        state = (eye - b * k @ k.mT) @ (g * state) + b * k @ v
-    return state
+def chunk_with(q, k, v, beta, state, *, below=1.0, old=1.0, diagonal=0, read=1.0, kept=1.0):
+    system = torch.eye(len(k), dtype=k.dtype) + below * (beta[:, None] * (k @ k.mT)).tril(-1)
+    u = torch.linalg.inv(system) @ (beta[:, None] * (v - old * k @ state))
+    return (q @ k.mT).tril(diagonal) @ u + read * q @ state, kept * state + k.mT @ u
 
 
-def delta_with(step):
-    def made(keys, values, keep, beta):
-        state = torch.zeros(keys.shape[1], values.shape[1], dtype=keys.dtype)
-        for row in zip(keys, values, keep, beta, strict=True):
-            state = step(state, *row)
-        return state
-
-    return made
+@right("delta-chunk")
+def chunk_by_an_inverse(*given):
+    return chunk_with(*given)
 
 
-@wrong("delta-state", "does not fade")
-def delta_without_fading(*given):
-    return delta_with(lambda s, k, v, g, b: s + torch.outer(k, b * (v - k @ s)))(*given)
+@wrong("delta-chunk", "entries below its diagonal")
+def chunk_without_its_own(*given):
+    return chunk_with(*given, below=0.0)
 
 
-@wrong("delta-state", "were only added")
-def delta_adding(*given):
-    return delta_with(lambda s, k, v, g, b: g * s + torch.outer(k, b * v))(*given)
+@wrong("delta-chunk", "the right side needs it")
+def chunk_without_what_stood(*given):
+    return chunk_with(*given, old=0.0)
 
 
-@wrong("delta-state", "before the state had faded")
-def delta_reading_early(*given):
-    return delta_with(lambda s, k, v, g, b: g * s + torch.outer(k, b * (v - k @ s)))(*given)
+@wrong("delta-chunk", "beta is missing")
+def chunk_without_beta(q, k, v, beta, state):
+    return chunk_with(q, k, v, torch.ones_like(beta), state)
 
 
-@wrong("delta-state", "on the value alone")
-def delta_half(*given):
-    return delta_with(lambda s, k, v, g, b: g * s + torch.outer(k, b * v - k @ (g * s)))(*given)
+@wrong("delta-chunk", "before its own token was written")
+def chunk_read_early(*given):
+    return chunk_with(*given, diagonal=-1)
 
 
-@wrong("delta-state", "beta is missing")
-def delta_whole(*given):
-    return delta_with(lambda s, k, v, g, b: g * s + torch.outer(k, v - k @ (g * s)))(*given)
+@wrong("delta-chunk", "do not read the state from before")
+def chunk_read_alone(*given):
+    return chunk_with(*given, read=0.0)
 
 
-@wrong("delta-state", "(d, e)")
-def delta_turned(*given):
-    return delta_by_rows(*given).mT
+@wrong("delta-chunk", "missing in the new one")
+def chunk_that_drops(*given):
+    return chunk_with(*given, kept=0.0)
+
+
+@wrong("delta-chunk", "Return two things")
+def chunk_of_one_thing(*given):
+    return chunk_with(*given)[0]
 
 
 # joined-chunks ----------------------------------------------------------------------------------

@@ -52,8 +52,12 @@ BUILT = {
     "answers": lambda m: count(m.Reader(pretrained.load("minilm-l6"))),
     "associative_recall": lambda m: count(*map(m.Recaller, m.MIXERS)),
     "batch_size": lambda m: count(m.model(SHAKESPEARE)) & of_log("batch_size"),
+    "beyond_recall": lambda m: count(
+        *(m.reader_of(mixers, SHAKESPEARE) for mixers in m.READERS.values())
+    ),
     "bottleneck": lambda m: count(*map(m.model_of, m.MODELS)),
     "choices": lambda m: count(*map(m.model_of, m.CHANGES)),
+    "choices_controls": lambda m: count(*map(m.model_of, ("twice the width", *m.CHOSEN))),
     "curriculum": lambda m: curriculum(),
     "decay": lambda m: count(m.begin("pre", 0, n_layers=2, d_model=64)),
     "depth": lambda m: count(
@@ -64,6 +68,7 @@ BUILT = {
         *(m.Reader(s, *[len(set(data.shakespeare("all")))] * 2) for s in m.SCHEMES)
     ),
     "heads": lambda m: of_log("heads"),
+    "hybrid_share": lambda m: count(*(m.Recaller(m.mixers_of(n)) for n in m.HYBRIDS | m.APART)),
     "in_context": lambda m: count(m.Regressor()),
     "ingredients": lambda m: count(m.begin(0)),
     "ladder": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),
@@ -71,6 +76,7 @@ BUILT = {
     "next_tokens": lambda m: count(pretrained.load("smollm2-135m").model),
     "longer_loops": lambda m: count(m.begin(0)),
     "longer_models": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),
+    "one_pass": lambda m: count(pretrained.load("smollm2-135m").model),
     "overfitting": lambda m: overfitting(),
     "pairs_recalled": lambda m: count(*(m.Recaller(way, 64) for way in m.WAYS)),
     "pretrained_heads": lambda m: count(*(pretrained.load(n).model for n in m.MODELS.values())),
@@ -86,6 +92,7 @@ BUILT = {
     "transfer": lambda m: count(*(m.model(width, way, 0) for width in (32, 256) for way in m.WAYS)),
     "translation": lambda m: of_log("translation"),
     "translator": lambda m: of_log("translator", "transformer"),
+    "valley": lambda m: {m.scaling.size_of(m.model_of(m.WIDTHS[-1]))[0]},
     "warmup": lambda m: count(m.begin("pre", 0), m.begin("post", 0)),
 }
 

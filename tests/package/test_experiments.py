@@ -14,7 +14,8 @@ from tfbook import experiments
 from tfbook.experiments.__main__ import main
 
 NAMES = experiments.names()
-LONGEST, LARGEST = {"shakespeare": 10_800}, {"shakespeare": 4_000_000, "translator": 1_800_000}
+LONGEST = {"shakespeare": 10_800, "told_earlier": 1_500}
+LARGEST = {"shakespeare": 4_000_000, "translator": 1_800_000}
 RESULTS = experiments.RESULTS
 NESTED = {"translator": ["beams"]}  # what has parts that a smoke run has too
 REPEATED = {"in_context", "warmup", "decay", "summaries"}

@@ -104,9 +104,9 @@ def test_calculator_follows_the_keyboard(visit):
     changed = {"length": 1536, "batch": 1024, "precision": "float32"}
     check_calculator(page, **changed)
     training = page.locator(".tfx-stat:has([data-name=training_bytes])")
-    assert "float32" in training.inner_text() and "weights 4" in training.inner_text()
+    assert "float32" in training.inner_text() and "parameters 4" in training.inner_text()
     control(page, "precision", "int8").check()
-    assert "mixed precision" in training.inner_text() and "weights 2" in training.inner_text()
+    assert "mixed precision" in training.inner_text() and "parameters 2" in training.inner_text()
     control(page, "preset").select_option("llama-7b")
     check_calculator(page, "llama-7b", **changed | {"precision": "int8"})
 

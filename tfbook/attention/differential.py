@@ -1,6 +1,6 @@
 """Differential attention: the difference of two softmax attentions, so that noise falls out.
 
-Explained in: chapters/08_architectural_variants.
+Explained in: chapters/08_architectural_variants_deeper, section "Attention that subtracts".
 """
 
 import math
@@ -44,7 +44,7 @@ def first_lambda(layer: int) -> float:
         [0.2, 0.356, 0.778]
 
     Source: [ye2025differential]
-    Explained in: chapters/08_architectural_variants.
+    Explained in: chapters/08_architectural_variants_deeper, section "Attention that subtracts".
     """
     check_number("layer", layer, 0, whole=True)
     return 0.8 - 0.6 * math.exp(-0.3 * layer)
@@ -94,7 +94,7 @@ class DifferentialAttention(nn.Module):
         True
 
     Source: [ye2025differential]
-    Explained in: chapters/08_architectural_variants.
+    Explained in: chapters/08_architectural_variants_deeper, section "Attention that subtracts".
     """
 
     def __init__(

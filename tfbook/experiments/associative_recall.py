@@ -5,29 +5,36 @@ asks for every key, in another order, and its value is to be named. The keys of 
 different, and which value belongs to which is drawn anew for each sequence, so that nothing can be
 learned by heart. In the task of the source key and value are two tokens that a first layer has to
 bring together; here a pair is one row, the sum of both embeddings, so that only the memory is
-measured. Each network has one mixer with a feed-forward network behind it. The states are of about
-512 numbers; a cache grows. Numbers of pairs take turns from step to step.
+measured. Each network has one mixer with the same norm and the same feed-forward network behind it.
+The states are of about 512 numbers; a cache grows. Numbers of pairs take turns from step to step.
 
-Hybrids are four such layers, of which 0, 1, 2 or all are attention and the others linear attention.
-They learn the same task in half as many steps, and besides to predict the next character of
-Shakespeare; so do two layers of each mixer.
+"adds, as the delta rule" is the delta rule without erasing: the same keys of length 1, the same β,
+the same norm, and no other difference. So the two say what erasing brings, while linear attention
+differs from both in its features and its division too.
 
-The log holds `recall[name][seed]`, a list over numbers of pairs, of `MIXERS` and of `HYBRIDS`;
-`numbers[name]`, what a network carries on after the longest sequence; `text[name]`, the held-out
-loss in nats a character; and how many parameters there are.
+Each network tries three rates with the first seed; the one that recalls most of the largest number
+of pairs, in sequences that are not used otherwise, is used with the second seed too. Attention,
+which recalls all with the first rate, and two mixers that cannot ask try that one only (`ONCE`).
+Those that come out far behind have one seed (`LONE`).
+
+The log holds `recall[name][seed]`, a list over numbers of pairs; `rates[name]`, what each rate
+reached with the most pairs, and `rate[name]`, the best; `curve[name]`, the loss with the most pairs
+after each quarter of the steps, the mean over seeds; `numbers[name]`, what a network carries on
+after the sequences; and how many `parameters` there are.
 
 Source: [arora2023zoology]
 Explained in: chapters/09_hybrids, section "Associative recall".
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfbook import data
-from tfbook.data import Windows, char_tokenizer, rows
+from tfbook.attention import merge_heads, split_heads, state_chunked
 from tfbook.models import (
     FFN,
     RWKV,
@@ -44,59 +51,88 @@ from tfbook.models import (
     TransformerConfig,
     build,
 )
+from tfbook.recurrent import DeltaMixer, DeltaState
 
-__all__ = ["HYBRIDS", "MIXERS", "SMOKE", "Recaller", "numbers_of", "pairs_of", "reader_of", "run"]
+__all__ = ["MIXERS", "RATES", "SMOKE", "Recaller", "fit", "numbers_of", "pairs_of", "run", "trial"]
 
 SMOKE = {
-    "seeds": (0,), "steps": 2, "text_steps": 2, "names": ("attention", "delta rule", "1 of 4, last")
+    "names": ("attention", "delta rule", "adds, as the delta rule"),
+    "rates": (0.005,), "seeds": (0,), "steps": 4,
 }  # fmt: skip
 CARD = {
-    "model": "one layer of width {WIDTH} with each mixer, 37,376 to 67,818 parameters, or four",
-    "data": "sequences of {pairs_first} to {pairs_last} pairs, or Shakespeare",
-    "steps": "{steps:,} steps, half as many with four layers, {text_steps:,} of text",
+    "model": "one layer of width {WIDTH} with each mixer, 37,376 to 67,818 parameters",
+    "data": "sequences of {pairs_first} to {pairs_last} pairs",
     "batch": "batches of {ROWS:,} rows",
-    "rate": "rate {RATE:g}, rising and then falling",
+    "rate": "the best rate of {RATES[2]:g} to {RATES[1]:g}, rising and then falling",
 }
-WIDTH, KEYS, VALUES, ROWS, RATE, CONTEXT = 64, 64, 64, 1024, 5e-3, 64
+WIDTH, KEYS, VALUES, ROWS, RATES = 64, 64, 64, 1024, (0.005, 0.015, 0.002)
 SIZES = {"d_head": 16, "d_value": 16}
-# Name → the mixer; all but attention carry on 512 numbers, or a few more.
+ONCE, LONE = ("attention", "RWKV", "convolution"), ("retention", "RWKV", "convolution")
+
+
+class Adder(DeltaMixer):
+    """The mixer of the delta rule, but what stands under a key is left there."""
+
+    def mix(self, x: Tensor, state: None, tokens: None) -> tuple[Tensor, DeltaState]:
+        """Mix the rows of x (B, N, D); it begins with nothing, and every row is a token."""
+        rows = torch.cat([part(x) for part in (self.q_proj, self.k_proj, self.v_proj)], dim=-1)
+        rows, conv = self.conv(rows, None, mask=None)
+        rows = functional.silu(rows)
+        sizes = [self.n_heads * size for size in (self.d_head, self.d_head, self.d_value)]
+        q, k, v = (split_heads(part, self.n_heads) for part in rows.split(sizes, dim=-1))
+        q, k = (functional.normalize(each, dim=-1) for each in (q, k))
+        beta = torch.sigmoid(self.beta_proj(x)).mT[..., None]  # (B, H, N, 1)
+        z, matrix = state_chunked(q * self.d_head**-0.5, k, beta * v)
+        z = functional.rms_norm(z, (self.d_value,), self.norm_weight, self.eps)
+        kept = DeltaState(matrix=matrix, conv=conv, seen=x.shape[1])
+        return self.out_proj(merge_heads(z)), kept
+
+
+@dataclass(frozen=True)
+class Adding(DeltaNet):
+    """What describes an :class:`Adder`."""
+
+    module = Adder
+
+
+# Name → the mixer; all but attention carry on 512 numbers, or a few more or less.
 MIXERS: dict[str, Spec] = {
     "attention": Attention(4, position=Rotary()),
     "delta rule": DeltaNet(2, kernel=1, **SIZES),
     "linear": LinearAttention(2, **SIZES),
     "gated linear": LinearAttention(2, gated=True, **SIZES),
+    "Mamba-2": Mamba2(8, d_head=16, expand=1, n_groups=4, width=1),
     "retention": Retention(2, **SIZES),
-    "Mamba-2": Mamba2(8, d_head=16, expand=1, width=1),
     "RWKV": RWKV(149),
     "convolution": Convolution(9, norm="layer"),
-}
-HYBRIDS: dict[str, list[str]] = {
-    "0 of 4": ["linear"] * 4,
-    "1 of 4, first": ["attention"] + ["linear"] * 3,
-    "1 of 4, last": ["linear"] * 3 + ["attention"],
-    "2 of 4": ["attention", "linear"] * 2,
-    "4 of 4": ["attention"] * 4,
+    "adds, as the delta rule": Adding(2, kernel=1, **SIZES),
 }
 
 
-def layers_of(name: str, depth: int = 1) -> list[Layer]:
-    """Return the layers of a hybrid, or so many with one mixer."""
-    names = HYBRIDS.get(name, [name] * depth)
-    return [Layer(MIXERS[each], FFN(2 * WIDTH), norm=Norm("rms")) for each in names]
+def layers_of(mixers: Sequence[Spec]) -> list[Layer]:
+    """Return layers with these mixers that are alike in all else."""
+    return [Layer(each, FFN(2 * WIDTH), norm=Norm("rms")) for each in mixers]
 
 
-def numbers_of(name: str, length: int) -> int:
-    """Count what a network for recall carries on after so many rows, over its layers."""
-    return sum(layer.mixer.held(WIDTH, length) for layer in layers_of(name))
+def numbers_of(mixers: Sequence[Spec], length: int) -> int:
+    """Count what layers with these mixers carry on after so many rows."""
+    return sum(each.held(WIDTH, length) for each in mixers)
 
 
 class Recaller(nn.Module):
     """Rows of pairs, then of keys; layers; and scores of the values at the keys that ask."""
 
-    def __init__(self, name: str):
-        """Make a network of one of the mixers or hybrids, untrained."""
+    def __init__(self, mixers: str | Sequence[Spec], *, joined: bool = True):
+        """Make a network, untrained: of one of MIXERS, or of a list of mixers, one a layer.
+
+        Args:
+            mixers: what carries the past.
+            joined: whether a pair is one row, or two, the key before its value.
+        """
         super().__init__()
-        config = TransformerConfig(KEYS, WIDTH, decoder=layers_of(name))
+        mixers = [MIXERS[mixers]] if isinstance(mixers, str) else mixers
+        self.joined = joined
+        config = TransformerConfig(KEYS, WIDTH, decoder=layers_of(mixers))
         self.stack = build(config).stack
         self.keys, self.values = nn.Embedding(KEYS, WIDTH), nn.Embedding(VALUES, WIDTH)
         self.ask = nn.Parameter(0.3 * torch.randn(WIDTH))
@@ -106,10 +142,10 @@ class Recaller(nn.Module):
 
     def forward(self, keys: Tensor, values: Tensor, asked: Tensor) -> Tensor:
         """Read pairs (B, P) and what is asked for (B, A); return scores (B, A, VALUES)."""
-        pairs = self.keys(keys) + self.values(values)  # (B, P, WIDTH)
-        x = torch.cat([pairs, self.keys(asked) + self.ask], dim=1)
-        y = self.stack(x)[0]
-        return self.to_value(y[:, keys.shape[1] :])
+        both = self.keys(keys), self.values(values)  # (B, P, WIDTH) each
+        given = both[0] + both[1] if self.joined else torch.stack(both, dim=2).flatten(1, 2)
+        x = torch.cat([given, self.keys(asked) + self.ask], dim=1)
+        return self.to_value(self.stack(x)[0][:, given.shape[1] :])
 
 
 def pairs_of(
@@ -122,91 +158,103 @@ def pairs_of(
     return keys, values, keys.gather(1, order), values.gather(1, order)
 
 
-def _fit(net: nn.Module, loss_of, steps: int) -> None:
-    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=0.01)
+def fit(net: nn.Module, loss_of, steps: int, rate: float) -> None:
+    """Minimise loss_of(step); the rate rises for 30 steps and then falls to 0."""
+    optimizer = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=0.01)
     for step in range(steps):
-        optimizer.param_groups[0]["lr"] = RATE * min((step + 1) / 30, 1) * (1 - step / steps)
+        optimizer.param_groups[0]["lr"] = rate * min((step + 1) / 30, 1) * (1 - step / steps)
         optimizer.zero_grad()
         loss_of(step).backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
 
 
-def learn_recall(name: str, seed: int, steps: int, pairs: Sequence[int]) -> Recaller:
-    """Train on pairs in turns, about as many rows in each batch."""
-    torch.manual_seed(seed)
-    net, generator = Recaller(name), torch.Generator().manual_seed(seed)
-
-    def loss_of(step):
-        count = pairs[step % len(pairs)]
-        *given, wanted = pairs_of(count, ROWS // (2 * count), generator)
-        return functional.cross_entropy(net(*given).flatten(0, 1), wanted.flatten())
-
-    _fit(net, loss_of, steps)
-    return net.eval()
-
-
 @torch.no_grad()
-def accuracy(net: Recaller, count: int, seed: int) -> float:
+def accuracy(net: nn.Module, draw, count: int, seed: int) -> float:
     """Return the share of questions that are answered rightly, in 100 fresh sequences."""
-    *given, wanted = pairs_of(count, 100, torch.Generator().manual_seed(10_000 + seed))
+    *given, wanted = draw(count, 100, torch.Generator().manual_seed(seed))
     return (net(*given).argmax(-1) == wanted).double().mean().item()
 
 
-def reader_of(name: str, vocabulary: int) -> nn.Module:
-    """Return a decoder of characters with the layers of a hybrid, or two of a mixer."""
-    return build(TransformerConfig(vocabulary, WIDTH, decoder=layers_of(name, 2), init="gpt2"))
+def trial(
+    mixers: Sequence[Spec], rate: float, seed: int, steps: int, pairs: Sequence[int], *,
+    joined: bool = True, draw=pairs_of,
+) -> dict:  # fmt: skip
+    """Train on numbers of pairs in turns, with about as many rows in each batch.
 
+    Returns:
+        `right`, the shares for each number; `chosen_by`, the last of them on other sequences; and
+        `curve`, the mean loss of the last ten batches with it, after each quarter of the steps.
+    """
+    torch.manual_seed(seed)
+    net, generator = Recaller(mixers, joined=joined), torch.Generator().manual_seed(seed)
+    losses: list[float] = []
 
-def learn_text(name: str, steps: int, held: int = 200) -> float:
-    """Train on Shakespeare and return the held-out loss in nats a character."""
-    text = data.shakespeare("train")
-    tokenizer = char_tokenizer(text)
-    ids = torch.tensor(tokenizer.encode(text).ids)
-    tests = rows(torch.tensor(tokenizer.encode(data.shakespeare("valid")).ids), CONTEXT)
-    tests = tests[:: len(tests) // held][:held]
-    torch.manual_seed(0)
-    net = reader_of(name, tokenizer.get_vocab_size())
-    windows = Windows(ids, CONTEXT, batch_size=ROWS // CONTEXT, seed=0)
+    def loss_of(step):
+        count = pairs[step % len(pairs)]
+        *given, wanted = draw(count, ROWS // ((2 if joined else 3) * count), generator)
+        loss = functional.cross_entropy(net(*given).flatten(0, 1), wanted.flatten())
+        if count == pairs[-1]:
+            losses.append(loss.item())
+        return loss
 
-    def loss_on(tokens):
-        scores = net(tokens[:, :-1])[0]  # (B, N, V)
-        return functional.cross_entropy(scores.mT, tokens[:, 1:])
-
-    _fit(net, lambda step: loss_on(windows(step)), steps)
+    fit(net, loss_of, steps, rate)
     net.eval()
-    with torch.no_grad():
-        return loss_on(tests).item()
+    ends = [len(losses) * quarter // 4 for quarter in (1, 2, 3, 4)]
+    return {
+        "right": [round(accuracy(net, draw, count, 10_000 + seed), 3) for count in pairs],
+        "chosen_by": round(accuracy(net, draw, pairs[-1], 20_000), 3),
+        "curve": [round(mean(losses[max(0, end - 10) : end] or losses), 3) for end in ends],
+    }
+
+
+def swept(attempt, rates: Sequence[float], seeds: Sequence[int]) -> dict:
+    """Try every rate with the first seed, and the best one with the others.
+
+    Args:
+        attempt: returns what :func:`trial` returns, from a rate and a seed.
+        rates: to be tried.
+        seeds: of which the first chooses.
+
+    Returns:
+        `recall` by seed, `rates`, `rate` and `curve`, as in the log.
+    """
+    tried = {rate: attempt(rate, seeds[0]) for rate in rates}
+    best = max(tried, key=lambda rate: tried[rate]["chosen_by"])
+    runs = [tried[best], *(attempt(best, seed) for seed in seeds[1:])]
+    return {
+        "recall": [each["right"] for each in runs],
+        "rates": {f"{rate:g}": each["chosen_by"] for rate, each in tried.items()},
+        "rate": best,
+        "curve": [
+            round(mean(each), 3) for each in zip(*(one["curve"] for one in runs), strict=True)
+        ],
+    }
 
 
 def run(
     *,
-    names: Sequence[str] = (*MIXERS, *HYBRIDS),
+    names: Sequence[str] = tuple(MIXERS),
     pairs: Sequence[int] = (4, 16, 64),
+    rates: Sequence[float] = RATES,
     seeds: Sequence[int] = (0, 1),
-    steps: int = 500,
-    text_steps: int = 200,
+    steps: int = 900,
 ) -> tuple[dict, None]:
-    """Train each network on recall with every seed, and on text with one."""
-    settings = {k: list(v) if isinstance(v, tuple) else v for k, v in locals().items()}
-    seeds_of = settings.pop("seeds")
-    recall, text, numbers, parameters = {}, {}, {}, {}
+    """Train each network at every rate, and at its best one with every seed."""
+    log: dict = {
+        "settings": {"names": list(names), "rates": list(rates), "steps": steps},
+        "pairs": list(pairs), "seeds": list(seeds),
+        **{key: {} for key in ("recall", "rates", "rate", "curve", "numbers", "parameters")},
+    }  # fmt: skip
     for name in names:
-        own = steps // 2 if name in HYBRIDS else steps
-        recall[name] = []
-        for seed in seeds:
-            net = learn_recall(name, seed, own, pairs)
-            recall[name].append([round(accuracy(net, count, seed), 3) for count in pairs])
-        parameters[name] = sum(w.numel() for w in net.parameters())
-        numbers[name] = [numbers_of(name, 2 * count) for count in pairs]
-    for name in names:
-        text[name] = round(learn_text(name, text_steps), 3)
-    return {
-        "settings": settings,
-        "pairs": list(pairs),
-        "seeds": seeds_of,
-        "recall": recall,
-        "numbers": numbers,
-        "parameters": parameters,
-        "text": text,
-    }, None
+        mixers = [MIXERS[name]]
+        found = swept(
+            lambda *a, m=mixers: trial(m, *a, steps, pairs),
+            rates[:1] if name in ONCE else rates,
+            seeds[:1] if name in LONE else seeds,
+        )
+        for key, value in found.items():
+            log[key][name] = value
+        log["numbers"][name] = [numbers_of(mixers, 2 * count) for count in pairs]
+        log["parameters"][name] = sum(w.numel() for w in Recaller(mixers).parameters())
+    return log, None

@@ -147,7 +147,10 @@ def held_out(model: nn.Module) -> float:
 
 
 def train(name: str, model: nn.Module, steps: int, seed: int, rate: float) -> list[Tensor]:
-    """Train a model; return for each step the shares of its experts, (layers, experts)."""
+    """Train a model; return for each step the shares of its experts, (layers, experts).
+
+    The seed alone decides the order of the text: all models of a seed read the same windows.
+    """
     windows = rows(letters("train"), CONTEXT)
     order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(seed))
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), fused=True)

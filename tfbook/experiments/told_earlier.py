@@ -3,9 +3,10 @@
 SmolLM2-135M reads 256 tokens of Shakespeare. In each text one sentence says in which of eight boxes
 a key lies, and the last words ask for it. The model is not trained: its attention function is
 exchanged in every layer, and the log holds, for each way and each distance between the sentence and
-the question, how many of eight texts are answered right (the colour of the eight that the model
-holds likeliest); the mean loss on the tokens between; how many keys a query sees on average, for
-the ways that choose them; and for three ways the loss by position.
+the question, how many texts are answered right (the colour of the eight that the model holds
+likeliest), of how many; the mean loss between a quarter of the text and the question; how many keys
+a query sees on average, where that is counted; and for three ways the loss by position. Some ways
+then read texts of 1,024 tokens.
 
 Explained in: chapters/07_efficient_attention, section "Few pairs, chosen beforehand".
 """
@@ -28,19 +29,21 @@ from tfbook.attention import (
     causal_mask,
     expand_layout,
     fixed_mask,
+    lsh_buckets,
     pairs,
     strided_mask,
     window_mask,
 )
 
-__all__ = ["COLOURS", "SMOKE", "WAYS", "best_blocks", "run", "text", "ways"]
+__all__ = ["COLOURS", "LONG", "SMOKE", "WAYS", "best_blocks", "run", "text", "ways"]
 
 COLOURS = ("red", "blue", "green", "white", "black", "yellow", "brown", "grey")
 BLOCK = 16
-SMOKE = {"n": 48, "distances": (16,), "colours": 1}
+SMOKE = {"n": 48, "distances": (16,), "colours": 1, "long": (64, (24,), 1)}
 CARD = {
     "model": "SmolLM2-135M as it is, 134,515,008 parameters, another attention in all layers",
-    "data": "texts of {n} tokens, {colours} for each of {DISTANCES} distances",
+    "data": "texts of {n} tokens, {colours} for each of {DISTANCES} distances; of 1,024 tokens, "
+    "4 for each of 2",
     "steps": "nothing is trained",
     "batch": "",
     "rate": "",
@@ -65,6 +68,17 @@ WAYS = (
     "64 random features",
     "1024 random features",
     "linear attention, elu + 1",
+    "3 random blocks of 16, the own and the first",
+    "LSH, 8 rounds, and the first",
+    "LSH, 8 rounds, the own block and the first",
+)
+# Ways that read long texts.
+LONG = (
+    "all",
+    "window of 63 and the first",
+    "window of 63, the first, and the question sees all",
+    "the 3 best blocks of 16, the own and the first",
+    "LSH, 8 rounds, the own block and the first",
 )
 
 
@@ -78,21 +92,74 @@ def text(language, colour: str, offset: int, distance: int, n: int) -> tuple[Ten
     return torch.cat([play[:place], fact, play[place:], ask]), len(ask)
 
 
-def best_blocks(q, k, v, *, top: int, block: int = BLOCK, **given) -> Tensor:
-    """Attend to the own block, the first, and the ``top`` past blocks with the best mean key."""
+def blocks_read(q, k, scores: Callable, *, top: int, block: int = BLOCK) -> Tensor:
+    """Return which keys are read (…, n, n): the own block, the first, and the best past blocks.
+
+    ``scores`` makes of queries and the means of the blocks (…, blocks, d) what the choice goes by.
+    """
     n = q.shape[-2]
     count = -(-n // block)
     padded = functional.pad(k, (0, 0, 0, count * block - n))
     means = padded.unflatten(-2, (count, block)).mean(-2)  # (…, blocks, d)
     own = torch.arange(n)[:, None] // block
     past = torch.arange(count) < own  # (n, blocks)
-    scores = (q @ means.mT).masked_fill(~past, -torch.inf)
-    best = scores.topk(min(top, count), dim=-1)
-    chosen = torch.zeros_like(scores, dtype=torch.bool)
+    promise = scores(q, means).masked_fill(~past, -torch.inf)
+    best = promise.topk(min(top, count), dim=-1)
+    chosen = torch.zeros_like(promise, dtype=torch.bool)
     chosen.scatter_(-1, best.indices, best.values > -torch.inf)
     chosen |= (torch.arange(count) == own) | (torch.arange(count) == 0)
-    allowed = chosen.repeat_interleave(block, -1)[..., :n] & causal_mask(n)
+    return chosen.repeat_interleave(block, -1)[..., :n] & causal_mask(n)
+
+
+def by_mean(q, means) -> Tensor:
+    """Compare each query with the mean key of each block."""
+    return q @ means.mT
+
+
+def by_chance(q, means) -> Tensor:
+    """Draw a number for each query and block."""
+    shape = (*q.shape[:-1], means.shape[-2])
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0))
+
+
+def best_blocks(q, k, v, *, top: int, block: int = BLOCK, **given) -> Tensor:
+    """Attend to the own block, the first, and the ``top`` past blocks with the best mean key."""
+    allowed = blocks_read(q, k, by_mean, top=top, block=block)
     return attend_sdpa(q, k, v, mask=allowed, scale=given.get("scale"))
+
+
+def hashed_read(q, k, *, rounds: int, own: bool) -> Tensor:
+    """Return which keys hashing shows, as in `hashed_mask`, the first one, and the own block.
+
+    The own block is shown if ``own`` says so.
+    """
+    n = q.shape[-2]
+    buckets = max(2, n // BLOCK // 2 * 2)
+    places = [
+        lsh_buckets(x, buckets=buckets, rounds=rounds).argsort(dim=-1, stable=True).argsort(-1)
+        for x in (q, k)
+    ]
+    i, j = ((place // BLOCK).to(torch.int8) for place in places)  # chunks (…, rounds, n)
+    block = torch.arange(n) // BLOCK
+    shown = (torch.arange(n) == 0) | ((block[:, None] == block) & own)
+    for r in range(rounds):
+        a, b = i[..., r, :, None], j[..., r, None, :]
+        shown = shown | (a == b) | (a == b + 1)
+    return shown & causal_mask(n)
+
+
+class Reads:
+    """Attention to the keys that a function of queries and keys chooses; it counts them."""
+
+    def __init__(self, choose: Callable):
+        """Take the function, which returns a mask (…, n, n)."""
+        self.choose, self.keys = choose, []
+
+    def __call__(self, q, k, v, *, scale=None, **_) -> Tensor:
+        """Attend to what is chosen."""
+        allowed = self.choose(q, k)
+        self.keys.append(allowed.sum(-1, dtype=torch.float32).mean().item())
+        return attend_sdpa(q, k, v, mask=allowed, scale=scale)
 
 
 def ways(n: int, asked: int) -> dict[str, Tensor | Callable]:
@@ -116,12 +183,15 @@ def ways(n: int, asked: int) -> dict[str, Tensor | Callable]:
     ]
     functions = [
         partial(attend_topk, top=BLOCK),
-        partial(best_blocks, top=3),
+        Reads(partial(blocks_read, scores=by_mean, top=3)),
         partial(attend_hashed, buckets=BLOCK, chunk=BLOCK, rounds=1),
         partial(attend_hashed, buckets=BLOCK, chunk=BLOCK, rounds=8),
         partial(attend_features, n_features=64),
         partial(attend_features, n_features=1024),
         attend_linear,
+        Reads(partial(blocks_read, scores=by_chance, top=3)),
+        Reads(partial(hashed_read, rounds=8, own=False)),
+        Reads(partial(hashed_read, rounds=8, own=True)),
     ]
     return dict(zip(WAYS, masks + functions, strict=True))
 
@@ -136,43 +206,82 @@ def use(model, way: Tensor | Callable) -> None:
         block.mixer.attend = masked if isinstance(way, Tensor) else way
 
 
-@torch.no_grad()
-def run(
-    *, n: int = 256, distances: Sequence[int] = (48, 112, 200), colours: int = 8
-) -> tuple[dict, None]:
-    """Read every text in every way."""
-    settings = {"n": n, "distances": list(distances), "colours": colours}
-    language = pretrained.load("smollm2-135m")
-    names = [language.encode(f" {colour}")[0, 0].item() for colour in COLOURS]
+def read(language, way: Tensor | Callable, batch: Tensor, own: Tensor, asked: int) -> tuple:
+    """Read texts (T, n) whose colours have the numbers own (T,).
+
+    Returns: how many are answered right, the mean chance of the right colour among all words, and
+    the loss at each place before the question (T, n - asked - 1).
+    """
+    use(language.model, way)
+    names = torch.tensor([language.encode(f" {colour}")[0, 0].item() for colour in COLOURS])
+    logits, _ = language.model(batch)  # (T, n, V)
+    right = (logits[:, -1, names].argmax(-1) == own).sum().item()
+    chance = logits[:, -1].softmax(-1).gather(1, names[own][:, None]).mean().item()
+    loss = functional.cross_entropy(logits[:, :-1].mT, batch[:, 1:], reduction="none")
+    return right, chance, loss[:, : batch.shape[-1] - asked - 1]
+
+
+def texts(
+    language, n: int, distances: Sequence[int], colours: int, *, step: int = 1000
+) -> tuple[list[Tensor], int]:
+    """Return a batch of texts (colours, n) for each distance, and how long the question is."""
     batches = []
     for i, distance in enumerate(distances):
-        read = [
-            text(language, colour, 1000 * (i * colours + c), distance, n)
+        made = [
+            text(language, colour, step * (i * colours + c), distance, n)
             for c, colour in enumerate(COLOURS[:colours])
         ]
-        batches.append(torch.stack([tokens for tokens, _ in read]))
-        asked = read[0][1]
-    found: dict[str, dict] = {}
-    for name, way in ways(n, asked).items():
-        use(language.model, way)
-        right, chances, losses = [], [], []
-        for batch in batches:
-            logits, _ = language.model(batch)  # (colours, n, V)
-            own = torch.arange(colours)
-            right.append((logits[:, -1, names].argmax(-1) == own).sum().item())
-            chance = logits[:, -1].softmax(-1)[own, torch.tensor(names)[:colours]]
-            chances.append(round(chance.mean().item(), 4))
-            loss = functional.cross_entropy(logits[:, :-1].mT, batch[:, 1:], reduction="none")
-            losses.append(loss[:, : n - asked - 1])
-        loss = torch.cat(losses)  # (texts, positions)
-        found[name] = {
-            "right": right,
-            "chance": chances,
-            "loss": round(loss[:, n // 4 :].mean().item(), 3),
-        }
-        if isinstance(way, Tensor):
-            found[name]["keys"] = round(pairs(way).float().mean().item(), 1)
-        if name in BY_POSITION:
-            means = [part.mean().item() for part in loss.split(BLOCK, -1)]
-            found[name]["by_position"] = [round(mean, 3) for mean in means]
-    return {"settings": settings, "asked": asked, "found": found}, None
+        batches.append(torch.stack([tokens for tokens, _ in made]))
+        asked = made[0][1]
+    return batches, asked
+
+
+def keys_of(way: Tensor | Callable) -> dict:
+    """Return how many keys a query reads on average, where that is known."""
+    if isinstance(way, Tensor):
+        return {"keys": round(pairs(way).float().mean().item(), 1)}
+    return {"keys": round(sum(way.keys) / len(way.keys), 1)} if isinstance(way, Reads) else {}
+
+
+def row_of(language, name: str, n: int, distances: Sequence[int], colours: int) -> dict:
+    """Return the row of one way."""
+    batches, asked = texts(language, n, distances, colours)
+    way, own = ways(n, asked)[name], torch.arange(colours)
+    right, chance, losses = zip(*(read(language, way, b, own, asked) for b in batches), strict=True)
+    loss = torch.cat(losses)  # (texts, positions)
+    row = {"right": list(right), "of": colours, "chance": [round(c, 4) for c in chance]}
+    row |= {"loss": round(loss[:, n // 4 :].mean().item(), 3)} | keys_of(way)
+    if name in BY_POSITION:
+        means = [part.mean().item() for part in loss.split(BLOCK, -1)]
+        row["by_position"] = [round(mean, 3) for mean in means]
+    return row
+
+
+def long_row(language, name: str, n: int, distances: Sequence[int], colours: int) -> dict:
+    """Return the row of one way that reads long texts, one at a time."""
+    batches, asked = texts(language, n, distances, colours, step=3900)
+    way, right, losses = ways(n, asked)[name], [], []
+    for batch in batches:
+        each = [read(language, way, batch[c : c + 1], torch.tensor([c]), asked)
+                for c in range(colours)]  # fmt: skip
+        right.append(sum(found for found, _, _ in each))
+        losses += [loss[:, n // 4 :].mean().item() for _, _, loss in each]
+    loss = round(sum(losses) / len(losses), 3)
+    return {"right": right, "of": colours, "loss": loss} | keys_of(way)
+
+
+@torch.no_grad()
+def run(
+    *,
+    n: int = 256,
+    distances: Sequence[int] = (48, 112, 200),
+    colours: int = 8,
+    long: tuple[int, Sequence[int], int] = (1024, (400, 800), 4),
+) -> tuple[dict, None]:
+    """Read every text in every way."""
+    settings = {"n": n, "distances": list(distances), "colours": colours, "long": list(long)}
+    language = pretrained.load("smollm2-135m")
+    found = {name: row_of(language, name, n, distances, colours) for name in WAYS}
+    further = {name: long_row(language, name, *long) for name in LONG}
+    asked = texts(language, n, distances[:1], 1)[1]
+    return {"settings": settings, "asked": asked, "found": found, "long": further}, None

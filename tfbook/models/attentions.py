@@ -419,7 +419,7 @@ class Differential(Spec):
         [1280, 1280]
 
     Source: [ye2025differential]
-    Explained in: chapters/08_architectural_variants.
+    Explained in: chapters/08_architectural_variants_deeper, section "Attention that subtracts".
     """
 
     n_heads: int

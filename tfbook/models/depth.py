@@ -5,7 +5,7 @@
 * :class:`HyperStack` carries several streams that sublayers read, write and mix;
 * :class:`AttentionStack` lets each sublayer attend over what all earlier ones wrote.
 
-Explained in: chapters/08_architectural_variants, section "Depth".
+Explained in: chapters/08_architectural_variants_deeper.
 """
 
 import math
@@ -48,7 +48,7 @@ class DeepNorm(NamedTuple):
         alpha: factor on x in y = norm(α x + f(x)).
         beta: factor on the first weights of the feed-forward part, the values and the outputs.
 
-    Explained in: chapters/08_architectural_variants, section "Depth".
+    Explained in: chapters/08_architectural_variants_deeper, section "Let a deep model begin small".
     """
 
     alpha: float
@@ -77,7 +77,7 @@ def deep_norm(n_encoder: int = 0, n_decoder: int = 0) -> dict[str, DeepNorm]:
         2.0
 
     Source: [wang2022deepnet], figure 2
-    Explained in: chapters/08_architectural_variants, section "Depth".
+    Explained in: chapters/08_architectural_variants_deeper, section "Let a deep model begin small".
     """
     check_number("n_encoder", n_encoder, 0, whole=True)
     check_number("n_decoder", n_decoder, 0, whole=True)
@@ -108,7 +108,7 @@ def with_deep_norm(config: object) -> object:
         ValueError: for layers with a multiplier of their own, or parallel ones that share a norm.
 
     Source: [wang2022deepnet]
-    Explained in: chapters/08_architectural_variants, section "Depth".
+    Explained in: chapters/08_architectural_variants_deeper, section "Let a deep model begin small".
     """
     stacks = {name: getattr(config, name, None) for name in ("encoder", "decoder")}
     if any(not isinstance(each, tuple) for each in stacks.values()):
@@ -145,7 +145,7 @@ def draw_deep_norm(stack: Stack, beta: float) -> None:
         ValueError: if beta is not positive.
 
     Source: [wang2022deepnet], figure 2
-    Explained in: chapters/08_architectural_variants, section "Depth".
+    Explained in: chapters/08_architectural_variants_deeper, section "Let a deep model begin small".
     """
     _check_stack(stack)
     check_scale("beta", beta)
@@ -176,7 +176,7 @@ class ScaledResidual(nn.Module):
         gain: the factors, a parameter.
 
     Source: [touvron2021going], [bachlechner2021rezero]
-    Explained in: chapters/08_architectural_variants, section "Depth".
+    Explained in: chapters/08_architectural_variants_deeper, section "Let a deep model begin small".
     """
 
     def __init__(self, inner: Residual, gain: Float[Tensor, "..."]):
@@ -212,7 +212,7 @@ def with_layer_scale(stack: Stack, d_model: int | None, start: float) -> Stack:
         ValueError: for a number out of range, or a stack that has such factors already.
 
     Source: [touvron2021going], [bachlechner2021rezero]
-    Explained in: chapters/08_architectural_variants, section "Depth".
+    Explained in: chapters/08_architectural_variants_deeper, section "Let a deep model begin small".
     """
     _check_stack(stack)
     shape = ()
@@ -253,7 +253,8 @@ def sinkhorn(logits: Float[Tensor, "*B N N"], steps: int = 20) -> Float[Tensor, 
         (True, torch.Size([2, 2]))
 
     Source: [sinkhorn1967concerning], [xie2025mhc]
-    Explained in: chapters/08_architectural_variants, section "Depth".
+    Explained in: chapters/08_architectural_variants_deeper, section
+    "Several streams in place of one".
     """
     check_float("logits", logits, min_dims=2)
     check_number("steps", steps, 1, 10_000, whole=True)
@@ -298,7 +299,8 @@ class HyperConnection(nn.Module):
         numbers take 2 (2 + n) n · d free and 2 (2 + n) n² · d constrained.
 
     Source: [zhu2025hyper], constrained: [xie2025mhc]
-    Explained in: chapters/08_architectural_variants, section "Depth".
+    Explained in: chapters/08_architectural_variants_deeper, section
+    "Several streams in place of one".
     """
 
     def __init__(
@@ -448,7 +450,8 @@ class HyperStack(_Wired):
         True
 
     Source: [zhu2025hyper], constrained: [xie2025mhc]
-    Explained in: chapters/08_architectural_variants, section "Depth".
+    Explained in: chapters/08_architectural_variants_deeper, section
+    "Several streams in place of one".
     """
 
     def __init__(
@@ -519,7 +522,8 @@ class AttentionStack(_Wired):
         ValueError: for a number out of range, or blocks that are parallel or post-norm.
 
     Source: [kimi2026attention]
-    Explained in: chapters/08_architectural_variants, section "Depth".
+    Explained in: chapters/08_architectural_variants_deeper, section
+    "Which earlier parts are read?".
     """
 
     def __init__(self, stack: Stack, d_model: int, block_size: int = 1):

@@ -4,7 +4,7 @@ The graph is the mask, (B, N, N), True where a node looks at another one. So the
 layers of an encoder that is called with such a mask; an attention beside them looks at neighbours
 too.
 
-Explained in: chapters/09_hybrids.
+Explained in: chapters/09_hybrids_deeper, section "Graph attention networks".
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ class Neighbours(Spec):
         torch.Size([1, 3, 8])
 
     Source: [velickovic2018graph], [brody2022attentive]
-    Explained in: chapters/09_hybrids.
+    Explained in: chapters/09_hybrids_deeper, section "Graph attention networks".
     """
 
     n_heads: int
@@ -110,7 +110,7 @@ class Messages(Spec):
         torch.Size([1, 3, 8])
 
     Source: [gilmer2017neural], mean and maximum: [hamilton2017inductive]
-    Explained in: chapters/09_hybrids.
+    Explained in: chapters/09_hybrids_deeper, section "Graph attention networks".
     """
 
     kind: str = "mean"

@@ -185,7 +185,8 @@ class RowsChosen(Routing):
     """What experts decided that choose their rows: no row asks, so none is refused.
 
     Source: [zhou2022mixture]
-    Explained in: chapters/08_architectural_variants, section "A mixture of experts".
+    Explained in: chapters/08_architectural_variants_deeper, section
+    "Experts that choose their tokens".
     """
 
     @property
@@ -240,7 +241,8 @@ def router_z_loss(routing: Routing) -> Float[Tensor, ""]:
         tensor(0.)
 
     Source: [zoph2022stmoe], equation 5
-    Explained in: chapters/08_architectural_variants, section "Loads that stay alike".
+    Explained in: chapters/08_architectural_variants_deeper, section
+    "What the router z-loss holds down".
     """
     _check_routing(routing)
     return routing.logits.logsumexp(-1).square().mean()

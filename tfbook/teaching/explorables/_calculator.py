@@ -9,7 +9,7 @@ from tfbook.teaching.explorables._sizes import BYTES, described
 
 TITLE = "What does a token cost?"
 LONGEST = 131_072
-TRAINED = 16  # bytes a parameter: weights, gradients and what AdamW keeps, either way
+TRAINED = 16  # bytes a parameter: itself, its gradient and what AdamW keeps, either way
 CALLED = {
     "gpt2": "GPT-2",
     "gpt2-medium": "GPT-2 medium",
@@ -43,16 +43,16 @@ def cost_calculator(
 ) -> Explorable:
     r"""Return a figure of what one token costs: its FLOPs by parts, and the bytes of the model.
 
-    A token that sees $n$ tokens, itself among them, takes $2 p$ FLOPs for each $p$ weights that
+    A token that sees $n$ tokens, itself among them, takes $2 p$ FLOPs for each $p$ parameters that
     multiply it and $4 L H d_\text{head} n$ for scores and mixed values; causal attention is counted
     in full, so the mean token of a pass of $n$ costs as much as the one generated last. Both are
     the same where $n$ is the crossover, about $6 d_\text{model}$ with $d_\text{ff} = 4
-    d_\text{model}$. To generate, all weights are read once for a step and each sequence's cache
+    d_\text{model}$. To generate, all parameters are read once for a step and each sequence's cache
     once; of a table that is looked up a row is read, which is left out.
 
-    Training keeps 16 bytes a parameter, without activations: in float32 4 each for weights,
-    gradients and AdamW's two averages; in mixed precision 2 for weights, 2 for gradients, and in
-    float32 a copy of the weights and the averages, 12.
+    Training keeps 16 bytes a parameter, without activations: in float32 4 each for parameters,
+    gradients and AdamW's two averages; in mixed precision 2 for parameters, 2 for gradients, and in
+    float32 a copy of the parameters and the averages, 12.
 
     Args:
         preset: A name in `tfbook.models.PRESETS`, one of "gpt2", "gpt2-medium", "gpt2-large",
@@ -92,9 +92,9 @@ def cost_calculator(
         {PRESETS[now["preset"]]["label"]} has {found["parameters"]:,} parameters. In a context of
         {now["length"]:,} tokens one token takes {found["flops"] / 1e9:,.3f} GFLOP:
         {share["projections"]} for the projections, {share["feed_forward"]} for the feed-forward
-        networks, {share["mixing"]} for scores and mixed values, {share["head"]} for the head.
-        Scores and mixed values take as much as the rest of the layers at
-        {found["crossover"]:,.0f} tokens. In {now["precision"]} the weights take
+        networks, {share["mixing"]} for scores and mixed values, {share["head"]} for the output
+        layer. Scores and mixed values take as much as the rest of the layers at
+        {found["crossover"]:,.0f} tokens. In {now["precision"]} the parameters take
         {gib["weight_bytes"]} GiB; training keeps {gib["training_bytes"]} GiB, {TRAINED} bytes a
         parameter. {decoding}
 

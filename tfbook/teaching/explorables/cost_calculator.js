@@ -1,6 +1,6 @@
 import { bytes, chart, choice, counted, flops, follow, grouped, h, options, reading, show, stat, stops, summary } from "./shared.js";
 
-const PARTS = { projections: "projections", feed_forward: "feed-forward", mixing: "scores and mix", head: "head" };
+const PARTS = { projections: "projections", feed_forward: "feed-forward", mixing: "scores and mix", head: "output layer" };
 
 /** The same numbers as _results in _calculator.py. */
 function costs(m, { length: n, batch, size, trained }) {
@@ -83,7 +83,7 @@ export default {
       crossover: stat("crossover", "scores and mix equal the rest at", (x) => grouped(Math.round(x))),
       training_flops: stat("training_flops", "a token in training", flops),
       training_bytes: stat("training_bytes", "kept in training", bytes),
-      weight_bytes: stat("weight_bytes", "weights", bytes),
+      weight_bytes: stat("weight_bytes", "bytes of the parameters", bytes),
       cache_bytes: stat("cache_bytes", "cache of keys and values", bytes),
       read_bytes: stat("read_bytes", "read for a generated token", bytes),
       flops_per_byte: stat("flops_per_byte", "FLOPs for a byte read", (x) => show(x, x < 100 ? 2 : 0)),
@@ -134,10 +134,10 @@ export default {
         parameters: `${show(c.flops / c.parameters, 2)} FLOPs of a token for each`,
         crossover: `tokens, ${show(c.crossover / m.d_model, 2)} times d_model`,
         training_flops: "forward once, backward twice that",
-        training_bytes: `${data.trained} bytes a parameter: ${per() === 4 ? "weights 4, gradients 4" : "weights 2, gradients 2, float32 copy 4"}, AdamW 8; no activations`,
+        training_bytes: `${data.trained} bytes a parameter: ${per() === 4 ? "parameters 4, gradients 4" : "parameters 2, gradients 2, float32 copy 4"}, AdamW 8; no activations`,
         weight_bytes: `${per()} byte${per() > 1 ? "s" : ""} a number`,
         cache_bytes: `${grouped(n)} token${n > 1 ? "s" : ""}${b > 1 ? ` in each of ${grouped(b)} sequences` : ""}`,
-        read_bytes: b > 1 ? `${grouped(b)} tokens share the weights` : "all weights and the cache",
+        read_bytes: b > 1 ? `${grouped(b)} tokens share the parameters` : "all parameters and the cache",
         flops_per_byte: "while it generates",
       };
       stats.training_bytes.node.firstChild.textContent = `kept in training, ${per() === 4 ? "float32" : "mixed precision"}`;

@@ -107,7 +107,7 @@ export default {
       stats.ridge.note.textContent = `${flops(given.peak)} by ${decimal(given.bandwidth)} a second`;
       stats.ridge_rows.note.textContent = c.ridge_rows === null ? "never reached by so narrow a layer" : "from here on it waits for arithmetic";
       stats.flops.note.textContent = "2 r d_in d_out";
-      stats.bytes.note.textContent = `${decimal(given.size * given.d_in * given.d_out)} of it weights, ${counted(given.d_in * given.d_out)} numbers`;
+      stats.bytes.note.textContent = `${decimal(given.size * given.d_in * given.d_out)} of it parameters, ${counted(given.d_in * given.d_out)} numbers`;
       rates.textContent = `At most ${flops(given.peak)} and ${decimal(given.bandwidth)} a second, taken alike for numbers of any size.`;
       verdict.dataset.bound = c.bound;
       verdict.replaceChildren("It waits for ", h("strong", {}, data.bounds[c.bound]), ".");

@@ -1,7 +1,7 @@
-"""The exercise of chapter 06 on what a budget of compute is spent on."""
+"""The exercises of chapter 06 on laws for the loss: fitting one, and splitting a budget by one."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -197,4 +197,155 @@ SPLIT_BUDGET = Exercise(
     ),
 )
 
-EXERCISES = (SPLIT_BUDGET,)
+# predict-run ------------------------------------------------------------------------------------
+
+
+def predict_run(sizes: Sequence[float], losses: Sequence[float], far: float) -> float:
+    """Fit a law with a floor to runs, and predict the loss of a model of another size.
+
+    The law is L(N) = E + (a / N)^α, with a floor E of 0 or more. Take the constants for which it
+    lies closest to all runs: the least sum of squared differences, of the losses or of their
+    logarithms. A size may stand there several times, with other seeds, and the runs come in any
+    order.
+
+    sizes: parameters N of the runs, at least three different ones. losses: what the runs reached,
+    in the same order. far: the size to predict.
+    Returns: the loss that the law gives a model of size far, a float.
+    """
+    ...
+
+
+# Sizes and losses of the chapter's runs on 993,280 characters; the size of the run kept apart.
+_RUNS = (
+    [3516, 3516, 3516, 9700, 9700, 9700, 24736, 55536],
+    [2.1515, 2.1430, 2.1804, 2.0527, 2.0262, 2.0588, 1.9759, 1.9111],
+)
+_APART = 147_904
+
+
+def _straight(places: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+    """Return offset and slope of the line of least squares."""
+    n = len(places)
+    x, y = sum(places) / n, sum(values) / n
+    slope = sum((p - x) * (v - y) for p, v in zip(places, values, strict=True))
+    slope /= sum((p - x) ** 2 for p in places)
+    return y - slope * x, slope
+
+
+def _line_of_logs(sizes: Sequence[float], losses: Sequence[float], far: float) -> float:
+    """Predict by a law without a floor: a straight line where both axes are logarithms."""
+    offset, slope = _straight([math.log(n) for n in sizes], [math.log(x) for x in losses])
+    return math.exp(offset + slope * math.log(far))
+
+
+def _half_logs(sizes: Sequence[float], losses: Sequence[float], far: float) -> float:
+    """Predict by a straight line of the loss over the logarithm of the size."""
+    offset, slope = _straight([math.log(n) for n in sizes], losses)
+    return offset + slope * math.log(far)
+
+
+def _expect_loss(
+    predict: Any, case: tuple[list, list, float], wanted: float, tolerance: float, otherwise: str,
+    mistakes: Mapping[str, float],
+) -> None:
+    """Raise `Wrong` unless the reader's prediction is as near as that.
+
+    mistakes: what known slips would predict, by the sentence that explains each.
+    """
+    sizes, losses, far = case
+    given = dict(sizes=list(sizes), losses=list(losses), far=far)
+    got = predict(list(sizes), list(losses), far)
+    shown = dict(given=given, got=got, wanted=wanted)
+    if isinstance(got, torch.Tensor):
+        raise Wrong("Return a number, no tensor: take it out with `.item()`.", **shown)
+    if isinstance(got, bool) or not isinstance(got, int | float):
+        raise Wrong(f"Return a number. Yours is a {type(got).__name__}.", **shown)
+    if math.isfinite(got) and abs(got - wanted) <= tolerance:
+        return
+    for words, slip in mistakes.items():
+        if math.isclose(got, slip, rel_tol=1e-4):
+            raise Slip(words, **shown)
+    raise Wrong(otherwise, **shown)
+
+
+def _on_a_law(
+    floor: float, scale: float, exponent: float, far: float, first: float = 1e4
+) -> tuple[tuple[list, list, float], float]:
+    """Make six runs that lie on a law, and return them with what it says of a further size."""
+    sizes = [first * 2.5**k for k in range(6)]
+    losses = [floor + (scale / n) ** exponent for n in sizes]
+    return (sizes, losses, far), floor + (scale / far) ** exponent
+
+
+def _run_exact(predict: Any) -> None:
+    """Where the runs lie on a law with a floor, a run a hundred times as large is predicted."""
+    for far in (1e7, 1e8):
+        case, wanted = _on_a_law(1.7, 1e4, 0.3, far)
+        sizes, losses, _ = case
+        _expect_loss(predict, case, wanted, 0.01, "These runs lie on a law with a floor.", {
+            "This is a law without a floor: a straight line where both axes are logarithms. These "
+            "runs bend: fit E as well.": _line_of_logs(sizes, losses, far),
+            "This is a straight line over the logarithm of the size. It falls below any floor.":
+                _half_logs(sizes, losses, far),
+            "This is what lies above the floor. Add E again.": wanted - 1.7,
+            "This is the floor alone. A model of this size still lies above it.": 1.7,
+            "This is the loss of the largest run. A larger model does better.": min(losses),
+        })  # fmt: skip
+
+
+def _run_others(predict: Any) -> None:
+    """Floor and exponent are found, whatever they are, and a floor of 0 too."""
+    for floor, exponent in ((0.4, 0.6), (0.0, 0.08), (2.5, 0.15)):
+        case, wanted = _on_a_law(floor, 2e5, exponent, 2e7)
+        _expect_loss(
+            predict, case, wanted, 0.01,
+            f"These runs have a floor of {floor} and an exponent of {exponent}.", {},
+        )  # fmt: skip
+
+
+def _run_large(predict: Any) -> None:
+    """Models of billions of parameters obey the same formula."""
+    case, wanted = _on_a_law(1.8, 2e8, 0.35, 1e12, first=1e8)
+    _expect_loss(predict, case, wanted, 0.01, "These models are ten thousand times as large.", {})
+
+
+def _run_scattered(predict: Any) -> None:
+    """The chapter's runs, whose seeds differ, give the run that was kept apart."""
+    sizes, losses = _RUNS
+    _expect_loss(
+        predict, (sizes, losses, _APART), 1.861, 0.012,
+        "These runs scatter, and the law should lie closest to all of them. The run that was kept "
+        "apart reached 1.867.", {
+            "Only the first run of each size was used. The others show how seeds differ.": 1.84359,
+        },
+    )  # fmt: skip
+
+
+def _run_order(predict: Any) -> None:
+    """The order of the runs does not matter."""
+    (sizes, losses, far), wanted = _on_a_law(1.7, 1e4, 0.3, 1e7)
+    order = (3, 0, 5, 1, 4, 2)
+    case = [sizes[i] for i in order], [losses[i] for i in order], far
+    _expect_loss(predict, case, wanted, 0.01, "The same runs came in another order.", {})
+
+
+PREDICT_RUN = Exercise(
+    name="predict-run",
+    title="A run kept apart",
+    level=3,
+    section='chapters/06_complexity, section "A law for the loss"',
+    stub=predict_run,
+    properties=(_run_exact, _run_others, _run_large, _run_scattered, _run_order),
+    hints=(
+        "Suppose somebody tells you the floor. What do you draw over the logarithm of the size, so "
+        "that a straight line remains to be fitted?",
+        "Try many floors between 0 and just below the least loss. For each one fit a straight line "
+        "to log(loss − floor). Then measure how far the law, floor included, is from the runs.",
+        "For one floor, with `x` the logarithms of the sizes and `y = [math.log(loss - floor) …]`, "
+        "least squares give the slope, which is −α. Keep the floor whose law has the least sum of "
+        "squared differences in the loss; then search more finely around it.",
+    ),
+    warm=("torch._dynamo",),  # an optimizer of PyTorch loads it
+)
+
+EXERCISES = (SPLIT_BUDGET, PREDICT_RUN)

@@ -11,7 +11,7 @@ def predict_seconds(
     rows: int, d_in: int, d_out: int, bytes_per_number: int, flops_per_second: float,
     bytes_per_second: float,
 ) -> float:  # fmt: skip
-    """Predict how long the product of an input and a weight matrix takes.
+    """Predict how long the product of an input and a matrix of parameters takes.
 
     The input has the shape (rows, d_in), the matrix (d_in, d_out). Input, matrix and result cross
     the bus to memory once each. The machine computes and moves at the same time, so that the
@@ -41,7 +41,7 @@ def _product(rows: int, d_in: int, d_out: int, size: int, flops: float, bytes_: 
 
 
 def _seconds_few_rows(seconds: Any) -> None:
-    """With few rows the machine waits for input, weights and result to be moved."""
+    """With few rows the machine waits for input, parameters and result to be moved."""
     m, a, b, size, rate = 3, 500, 200, 2, 1e9
     case = m, a, b, size, 1e12, rate
     computing, moving = _seconds(*case)
@@ -52,15 +52,15 @@ def _seconds_few_rows(seconds: Any) -> None:
                 computing + moving,
             "This is the shorter of the two times. The longer one is the ceiling.": computing,
             "Half the FLOPs were counted, and the shorter time was taken.": computing / 2,
-            "The weights were not moved: d_in·d_out numbers come from memory.":
+            "The parameters were not moved: d_in·d_out numbers come from memory.":
                 size * (m * a + m * b) / rate,
-            "Only the weights were moved. The input comes from memory too, and the result goes "
+            "Only the parameters were moved. The input comes from memory too, and the result goes "
             "back.": size * a * b / rate,
             "The input was not moved: rows·d_in numbers come from memory.":
                 size * (a * b + m * b) / rate,
             "The result was not moved: rows·d_out numbers go back to memory.":
                 size * (m * a + a * b) / rate,
-            "The weights were moved for each row. They come once, and all rows use them.":
+            "The parameters were moved for each row. They come once, and all rows use them.":
                 size * (m * a + m * a * b + m * b) / rate,
             "This is how long it would take if a number had one byte: multiply by "
             "bytes_per_number.": moving / size,

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from tfbook.teaching.exercises._spec import Exercise, Wrong, expect, numbers, plain_attention
 
@@ -98,7 +99,8 @@ def block_attention(
 
     q: (n, d). k: (m, d), m a multiple of `block`. v: (m, d_v). block: keys in a block. top: at
     most the number of blocks.
-    Returns: (n, d_v), scaled softmax attention over the keys of the chosen blocks.
+    Returns: (n, d_v), scaled softmax attention over the keys of the chosen blocks. Scores are
+    computed for these keys only.
     """
     ...
 
@@ -163,20 +165,35 @@ def _blocks_unread(attend: Any) -> None:
                     got=after, wanted=before)  # fmt: skip
 
 
+def _blocks_cheap(attend: Any) -> None:
+    """No score is computed for a key that is not chosen."""
+    n, m, d, block, top = 32, 1024, 16, 8, 2
+    q, k, v = numbers(n, d, seed=30), numbers(m, d, seed=31), numbers(m, d, seed=32)
+    with FlopCounterMode(display=False) as counter:
+        attend(q, k, v, block, top)
+    flops = counter.get_total_flops()
+    enough = 2 * n * d * (m // block) + 4 * n * d * top * block  # means, then scores and mixing
+    if flops > 2 * enough:
+        raise Wrong(f"For {n} queries and {m} keys your products of matrices take {flops:,} FLOPs. "
+                    f"{enough:,} are enough to compare with the means and to read {top} blocks. A "
+                    "mask hides scores that have been computed; gather the keys of the chosen "
+                    "blocks before you compute scores.", got=flops, wanted=enough)  # fmt: skip
+
+
 BLOCK_ATTENTION = Exercise(
     name="block-attention",
     title="Read where it promises most",
     level=3,
     section='chapters/07_efficient_attention, section "Choosing what to read"',
     stub=block_attention,
-    properties=(_blocks_chosen, _blocks_all, _blocks_unread),
+    properties=(_blocks_chosen, _blocks_all, _blocks_unread, _blocks_cheap),
     hints=(
         "`k.unflatten(0, (-1, block))` has the shape (blocks, block, d). What is its mean, and "
         "what is the product of the queries with that?",
-        "`topk` gives the numbers of the best blocks of each query. A boolean tensor (n, blocks) "
-        "and its `scatter_` make a mask of them.",
-        "`repeat_interleave(block, dim=-1)` turns the mask of blocks into one of keys. The rest is "
-        "attention under a mask.",
+        "`topk` gives the numbers of the best blocks of each query, (n, top). Keys in blocks, of "
+        "the shape (blocks, block, d), can be indexed with that: what shape comes out?",
+        "After `flatten(1, 2)` each query has its own (top · block, d) keys. Give the queries a "
+        "dimension more, (n, 1, d), and attend in n separate rows.",
     ),
 )
 

@@ -1,104 +1,112 @@
-"""The exercises of chapter 09 on states: one that forgets, chunks that are joined, a hybrid."""
+"""The exercises of chapter 09 on states: chunks, corrected and joined, and a hybrid."""
 
 from typing import Any
 
 import torch
 
-from tfbook.teaching.exercises._spec import Exercise, expect, expect_plain, numbers
+from tfbook.teaching.exercises._spec import Exercise, Wrong, expect, expect_plain, numbers
 
-# delta-state ------------------------------------------------------------------------------------
+# delta-chunk ------------------------------------------------------------------------------------
 
 
-def delta_state(
-    keys: torch.Tensor, values: torch.Tensor, keep: torch.Tensor, beta: torch.Tensor
-) -> torch.Tensor:
-    """Return the state after all pairs were written by the gated delta rule.
+def delta_chunk(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, state: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Read and write a chunk by the delta rule, all its tokens at once.
 
-    The state begins with zeros. For each pair it first fades to keep[t] of what it was. What the
-    faded state then says of the key is compared with the value, and beta[t] of the difference is
-    written under the key.
+    Token t writes u_t under its key, where u_t + beta_t · sum over s < t of (k_t · k_s) u_s is
+    beta_t (v_t − k_t S_0): a triangular system. S_0 is the state before the chunk. A query reads
+    the state after its own token was written.
 
-    keys: (n, d), of length 1. values: (n, e). keep: (n,), from 0 to 1. beta: (n,), likewise.
-    Returns: (d, e).
+    q: (n, d). k: (n, d), of length 1. v: (n, e). beta: (n,), from 0 to 1. state: (d, e), S_0.
+    Returns: what the queries read, (n, e), and the state after the chunk, (d, e).
     """
     ...
 
 
-def _written(
-    keys: torch.Tensor, values: torch.Tensor, keep: torch.Tensor, beta: torch.Tensor,
+def _corrected(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, state: torch.Tensor,
     slip: str = "",
-) -> torch.Tensor:  # fmt: skip
-    state = keys.new_zeros(keys.shape[1], values.shape[1])
-    for k, v, g, b in zip(keys, values, keep, beta, strict=True):
-        before = state
-        state = state if slip == "keeps" else g * state
-        said = k @ (before if slip == "early" else state)
-        if slip == "adds":
-            said = 0 * said
-        if slip == "half":
-            state = state + torch.outer(k, b * v - said)
-        elif slip == "whole":
-            state = state + torch.outer(k, v - said)
-        else:
-            state = state + torch.outer(k, b * (v - said))
-    return state
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    start, read = state, []
+    for q_t, k_t, v_t, b in zip(q, k, v, beta, strict=True):
+        said = k_t @ (start if slip == "alone" else state)
+        if slip == "fresh":
+            said = said - k_t @ start
+        if slip == "early":
+            read.append(q_t @ state)
+        state = state + torch.outer(k_t, (1.0 if slip == "whole" else b) * (v_t - said))
+        if slip == "border":
+            read.append(q_t @ (state - start))
+        elif slip != "early":
+            read.append(q_t @ state)
+    return torch.stack(read), state - start if slip == "lost" else state
 
 
 _SLIPS = {
-    "keeps": "The state does not fade: multiply all of it by keep[t] before anything else.",
-    "adds": "The values were only added. What the state says of the key comes off first: write "
-            "beta[t] · (value − what it says).",
-    "early": "The key was read before the state had faded, so more is erased than stands there.",
-    "half": "beta[t] is on the value alone. It is the share of the whole difference.",
-    "whole": "beta is missing: all of the difference was written.",
+    "alone": "What earlier tokens of the chunk wrote is not taken off: the system has entries "
+             "below its diagonal too.",
+    "fresh": "What stood in the state before the chunk is not taken off: the right side needs it.",
+    "whole": "beta is missing: it is on the right side and on the entries below the diagonal.",
+    "early": "Each query read before its own token was written: its own pair is allowed too.",
+    "border": "The queries do not read the state from before the chunk.",
+    "lost": "The state from before the chunk is missing in the new one.",
 }  # fmt: skip
 
 
-def _delta_check(make: Any, keep: float, beta: float, seed: int) -> None:
-    keys = torch.nn.functional.normalize(numbers(4, 3, seed=seed), dim=-1)
+def _chunk_check(make: Any, seed: int, *, start: float = 1.0, own: float = 0.5) -> None:
     given = {
-        "keys": keys, "values": numbers(4, 2, seed=seed + 1),
-        "keep": torch.tensor([1.0, keep, 1.0, keep], dtype=torch.float64),
-        "beta": torch.tensor([1.0, beta, beta, 1.0], dtype=torch.float64),
-    }  # fmt: skip
-    wanted = _written(**given)
-    found = {words: _written(**given, slip=slip) for slip, words in _SLIPS.items()}
-    mistakes = {words: one for words, one in found.items() if not torch.allclose(one, wanted)}
-    mistakes["The rows of the state belong to the numbers of a key: it is (d, e)."] = wanted.mT
-    expect(
-        make(*given.values()), wanted, "Follow one pair: fade, read, compare, write.",
-        given=given, mistakes=mistakes,
-    )  # fmt: skip
+        "q": numbers(4, 3, seed=seed),
+        "k": torch.nn.functional.normalize(numbers(4, 3, seed=seed + 1), dim=-1),
+        "v": numbers(4, 2, seed=seed + 2),
+        "beta": torch.tensor([1.0, own, 1.0, own], dtype=torch.float64),
+        "state": start * numbers(3, 2, seed=seed + 3),
+    }
+    found = make(*given.values())
+    wanted = _corrected(**given)
+    slips = {words: _corrected(**given, slip=slip) for slip, words in _SLIPS.items()}
+    what = ("what the queries read", "the state after the chunk")
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise Wrong(f"Return two things: {what[0]}, and {what[1]}.", got=found)
+    for i, name in enumerate(what):
+        mistakes = {
+            words: one[i] for words, one in slips.items() if not torch.allclose(one[i], wanted[i])
+        }
+        expect(
+            found[i], wanted[i], f"This is {name}: it should be what the loop gives.",
+            given=given, mistakes=mistakes,
+        )  # fmt: skip
 
 
-def _delta_plain(make: Any) -> None:
-    """With keep and beta 1, what stands under a key is replaced."""
-    _delta_check(make, 1.0, 1.0, 905)
+def _chunk_first(make: Any) -> None:
+    """The first chunk, which begins with an empty state."""
+    _chunk_check(make, 905, start=0.0, own=1.0)
 
 
-def _delta_share(make: Any) -> None:
+def _chunk_share(make: Any) -> None:
     """With beta below 1, only a share of the difference is written."""
-    _delta_check(make, 1.0, 0.5, 915)
+    _chunk_check(make, 915, start=0.0)
 
 
-def _delta_gated(make: Any) -> None:
-    """With keep below 1, the state fades before it is read."""
-    _delta_check(make, 0.5, 0.75, 925)
+def _chunk_later(make: Any) -> None:
+    """A later chunk goes on with the state that it gets."""
+    _chunk_check(make, 925)
 
 
-DELTA_STATE = Exercise(
-    name="delta-state",
-    title="Fade, read, compare, write",
-    level=2,
+DELTA_CHUNK = Exercise(
+    name="delta-chunk",
+    title="A chunk at once",
+    level=3,
     section='chapters/09_hybrids, section "The delta rule: correct what is there"',
-    stub=delta_state,
-    properties=(_delta_plain, _delta_share, _delta_gated),
+    stub=delta_chunk,
+    properties=(_chunk_first, _chunk_share, _chunk_later),
     hints=(
-        "Write the four things that happen to one pair below each other, in order, in words.",
-        "What a state says of a key is a row: the key times the state. Which shape has what is "
-        "written, and which product of two vectors has it?",
-        "`torch.outer(key, row)` has the shape of the state. The row to be written is a share of a "
-        "difference of two rows.",
+        "Write the equations for three tokens below each other. Which number stands before u_1 in "
+        "the second, and which before u_1 and u_2 in the third?",
+        "The numbers before the u are a matrix of n rows: 1 on the diagonal, 0 above. Below it "
+        "stand inner products of keys; row t has a factor. `tril(-1)` keeps what is below.",
+        "`torch.linalg.solve_triangular` solves such a system for all columns of v at once. Then "
+        "u stands where v stood in linear attention, and a state from before is read as well.",
     ),
 )
 
@@ -296,4 +304,4 @@ HYBRID_LAYERS = Exercise(
     ),
 )
 
-EXERCISES = (DELTA_STATE, JOINED_CHUNKS, HYBRID_LAYERS)
+EXERCISES = (DELTA_CHUNK, JOINED_CHUNKS, HYBRID_LAYERS)

@@ -5,7 +5,7 @@ already is read from its log. A seed means the same order of text for all models
 
 `rates[name][times]` are the losses of six models at multiples of the rate of `choices`, one for
 each seed; 99 stands for all that is no number or larger. `controls` are losses of models that
-*ought* to be better: `width` of the plain one with twice its width, `text[name]` of some that read
+ought to be better: `width` of the plain one with twice its width, `text[name]` of some that read
 four times the text. `gain` are losses of the plain model when the gain of its last norm begins at
 2, in place of 1. `counts` says how many seeds each of these has.
 

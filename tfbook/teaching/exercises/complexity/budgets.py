@@ -1,7 +1,7 @@
 """The exercises of chapter 06 on laws for the loss: fitting one, and splitting a budget by one."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -200,7 +200,7 @@ SPLIT_BUDGET = Exercise(
 # predict-run ------------------------------------------------------------------------------------
 
 
-def predict_run(sizes: Sequence[float], losses: Sequence[float], far: float) -> float:
+def predict_run(sizes: list[float], losses: list[float], far: float) -> float:
     """Fit a law with a floor to runs, and predict the loss of a model of another size.
 
     The law is L(N) = E + (a / N)^α, with a floor E of 0 or more. Take the constants for which it
@@ -223,7 +223,7 @@ _RUNS = (
 _APART = 147_904
 
 
-def _straight(places: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+def _straight(places: list[float], values: list[float]) -> tuple[float, float]:
     """Return offset and slope of the line of least squares."""
     n = len(places)
     x, y = sum(places) / n, sum(values) / n
@@ -232,13 +232,13 @@ def _straight(places: Sequence[float], values: Sequence[float]) -> tuple[float, 
     return y - slope * x, slope
 
 
-def _line_of_logs(sizes: Sequence[float], losses: Sequence[float], far: float) -> float:
+def _line_of_logs(sizes: list[float], losses: list[float], far: float) -> float:
     """Predict by a law without a floor: a straight line where both axes are logarithms."""
     offset, slope = _straight([math.log(n) for n in sizes], [math.log(x) for x in losses])
     return math.exp(offset + slope * math.log(far))
 
 
-def _half_logs(sizes: Sequence[float], losses: Sequence[float], far: float) -> float:
+def _half_logs(sizes: list[float], losses: list[float], far: float) -> float:
     """Predict by a straight line of the loss over the logarithm of the size."""
     offset, slope = _straight([math.log(n) for n in sizes], losses)
     return offset + slope * math.log(far)

@@ -61,7 +61,7 @@ def _flops_odd(flops: Any) -> None:
         "The token sees itself too: it was left out of the context.": right - n * 4 * h * w,
         "Attention uses the context twice: scores with the keys, then a sum of the values.":
             right - n * 2 * h * w * c,
-        "Scores and sum are missing. They have no parameters, but each position that is seen costs.":
+        "Scores and sum are missing. They have no parameters, but each position seen costs.":
             right - n * 4 * h * w * c,
         "The scores were counted with d_model features. A query has n_heads·d_head.":
             right + n * 4 * (d - h * w) * c,

@@ -264,8 +264,8 @@ MUTANTS = [
     Mutant(
         "the window is forgotten",
         "tfbook.models.layers",
-        "window=self.window,",
-        "window=None,",
+        '"window": self.window,',
+        '"window": None,',
         "test_a_window_bounds_what_a_layer_sees",
     ),
     Mutant(
@@ -320,8 +320,8 @@ MUTANTS = [
     Mutant(
         "dropout of the weights forgotten",
         "tfbook.models.layers",
-        "scale=self.scale,\n            dropout=self.dropout",
-        "scale=self.scale,\n            dropout=0.0",
+        '"scale": self.scale,\n            "dropout": self.dropout',
+        '"scale": self.scale,\n            "dropout": 0.0',
         "test_dropout_of_a_model_falls_on_embeddings_sublayers_and_weights",
     ),
 ]

@@ -2359,7 +2359,7 @@ def check_costs(page):
 def check_efficient(page):
     from tests.site import test_mixer_explorables as figures
 
-    figures.check_pattern(page.locator('[data-module="sparsity_designer"]'), window=5)
+    figures.check_pattern(page.locator('[data-module="sparsity_designer"]'), window=4, n=48)
     walk = page.locator('[data-module="stepper"]')  # two brackets: it begins with all pairs
     row = [walk.locator(f'[data-name="pairs[1][{j}]"]') for j in range(3)]
     assert [float(number.get_attribute("data-value")) for number in row] == [0, 2, 2]

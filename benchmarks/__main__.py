@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).parent
-NAMES = sorted(
-    path.stem for path in HERE.glob("*.py") if path.stem not in ("__init__", "__main__", "measure")
-)
+TOOLS = ("__init__", "__main__", "measure", "rows")
+NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in TOOLS)
 
 
 def main() -> None:

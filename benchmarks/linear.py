@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.measure import MIB, machine, peak_memory, time_ratios
+from benchmarks.measure import machine
+from benchmarks.rows import SETTING, SIZE, compare, measure_rows
+from benchmarks.rows import table as write
 from tfbook.attention import attend_features, attend_linear, elu_features
 
-HEADS, SIZE, CHUNK = 8, 64, 128
+CHUNK = 128
 LENGTHS = {512: 15, 1024: 11, 2048: 9, 4096: 7}  # length: rounds
 BASELINE = "chunk loop"
 
 
-def target(variant: str, measure: str, n: int) -> float | None:
+def target(variant: str, measure: str) -> float | None:
     """Return the largest value allowed, or None where there is no target."""
-    if variant == "linear":
-        return {"forward ratio": 1.3, "slope": 1.1 if n > min(LENGTHS) else None}.get(measure)
-    return None
+    return {"forward ratio": 1.3, "slope": 1.1}.get(measure) if variant == "linear" else None
 
 
 def chunk_loop(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -46,22 +46,6 @@ VARIANTS = {
 }
 
 
-def _inputs(n: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(n)
-    shape = (1, HEADS, n, SIZE)
-    return [torch.randn(shape, generator=generator, requires_grad=True) for _ in range(3)]
-
-
-def _forward(attend, inputs: list[Tensor]) -> Tensor:
-    with torch.no_grad():
-        return attend(*inputs)
-
-
-def _training(attend, inputs: list[Tensor]) -> tuple[Tensor, ...]:
-    output = attend(*inputs)
-    return (output, *torch.autograd.grad(output, inputs, torch.ones_like(output)))
-
-
 def run(lengths: dict[int, int] | None = None) -> dict[str, object]:
     """Measure every variant at each length.
 
@@ -70,61 +54,32 @@ def run(lengths: dict[int, int] | None = None) -> dict[str, object]:
 
     Returns:
         The setting, the machine and one row for each length and variant. ``slope`` is the exponent
-        with which the time grew from the first length on.
+        with which the time grew from the first length on, None at the first.
     """
     rows, first = [], {}
     for n, rounds in (lengths or LENGTHS).items():
-        inputs = _inputs(n)
-        forward = {name: partial(_forward, fn, inputs) for name, fn in VARIANTS.items()}
-        training = {name: partial(_training, fn, inputs) for name, fn in VARIANTS.items()}
-        forward_time = time_ratios(forward, BASELINE, rounds)
-        training_time = time_ratios(training, BASELINE, rounds)
-        output = inputs[0].nbytes
-        for name in VARIANTS:
-            ms = forward_time[name]["ms"]
-            m, then = first.setdefault(name, (n, ms))
-            row = {
-                "n": n,
-                "variant": name,
-                "forward ms": ms,
-                "forward ratio": forward_time[name]["ratio"],
-                "slope": math.log(ms / then) / math.log(n / m) if m < n else math.nan,
-                "training ms": training_time[name]["ms"],
-                "training ratio": training_time[name]["ratio"],
-                # Beyond the output; beyond output, its incoming gradient and the three gradients.
-                "forward extra MiB": (peak_memory(forward[name]) - output) / MIB,
-                "training extra MiB": (peak_memory(training[name]) - 5 * output) / MIB,
-            }
-            row["targets"] = {
-                measure: {"limit": limit, "met": row[measure] <= limit}
-                for measure in row
-                if (limit := target(name, str(measure), n)) is not None
-            }
-            rows.append(row)
-    setting = {"batch": 1, "heads": HEADS, "head size": SIZE, "dtype": "float32", "causal": True}
-    return {"setting": setting, "machine": machine(), "rows": rows}
+        for row in measure_rows(n, VARIANTS, BASELINE, rounds):
+            m, then = first.setdefault(row["variant"], (n, row["forward ms"]))
+            grown = math.log(row["forward ms"] / then)
+            row["slope"] = grown / math.log(n / m) if m < n else None
+            rows.append(compare(row, partial(target, row["variant"])))
+    return {"setting": SETTING, "machine": machine(), "rows": rows}
 
 
 def table(results: dict[str, object]) -> str:
     """Write the results as a table; a target follows its number, with a ! where it is missed."""
-    lines = [
+    return write(
         "ratios to a plain loop over chunks, same round; memory beyond the results",
-        f"{'n':>5} {'variant':<10} {'forward ms':>10} {'ratio':>12} {'slope':>12} "
-        f"{'extra MiB':>10} {'+backward ms':>13} {'ratio':>8} {'extra MiB':>10}",
-    ]
-    for row in results["rows"]:
-
-        def cell(measure, row=row):
-            limit = row["targets"].get(measure)
-            text = f"{row[measure]:.2f}"
-            if limit:
-                text += f" ≤{limit['limit']:g}{' ' if limit['met'] else '!'}"
-            return text
-
-        lines.append(
-            f"{row['n']:>5} {row['variant']:<10} {row['forward ms']:>10.1f} "
-            f"{cell('forward ratio'):>12} {cell('slope'):>12} {cell('forward extra MiB'):>10} "
-            f"{row['training ms']:>13.1f} {cell('training ratio'):>8} "
-            f"{cell('training extra MiB'):>10}"
-        )
-    return "\n".join(lines)
+        results["rows"],
+        [
+            ("n", "n", ">5"),
+            ("variant", "variant", "<10"),
+            ("forward ms", "forward ms", ">10"),
+            ("ratio", "forward ratio", ">12"),
+            ("slope", "slope", ">12"),
+            ("extra MiB", "forward extra MiB", ">10"),
+            ("+backward ms", "training ms", ">13"),
+            ("ratio", "training ratio", ">8"),
+            ("extra MiB", "training extra MiB", ">10"),
+        ],
+    )

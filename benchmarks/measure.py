@@ -6,11 +6,12 @@ the ratio to the baseline of the same round.
 """
 
 import contextlib
+import math
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -92,6 +93,17 @@ def peak_memory(function: Callable[[], object]) -> int:
         current += event.nbytes()
         peak = max(peak, current)
     return peak
+
+
+def fit_exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
+    """Return the p with which values grow as sizes^p, by least squares in the logarithms.
+
+    None where there are fewer than two sizes, or a value that is not above 0.
+    """
+    if len(sizes) < 2 or min(values) <= 0:
+        return None
+    x, y = ([math.log(each) for each in numbers] for numbers in (sizes, values))
+    return statistics.linear_regression(x, y).slope
 
 
 @contextlib.contextmanager

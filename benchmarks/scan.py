@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import MIB, machine, peak_memory, time_ratios
+from benchmarks.rows import compare
+from benchmarks.rows import table as write
 from tfbook.recurrent import SCANS, scan_tree
 
 COLUMNS, SIZE = 256, 16
@@ -96,36 +98,26 @@ def run(lengths: dict[int, int] | None = None) -> dict[str, object]:
             if name in ("sequential", "hillis_steele", "blelloch"):
                 tree = scan_tree(n, name)
                 row |= {"steps": tree.steps, "work": tree.work}
-            row["targets"] = {
-                measure: {"limit": limit, "met": row[measure] <= limit}
-                for measure in row
-                if (limit := target(name, str(measure))) is not None
-            }
-            rows.append(row)
+            rows.append(compare(row, partial(target, name)))
     setting = {"batch": 1, "columns": COLUMNS, "state": SIZE, "dtype": "float32"}
     return {"setting": setting, "machine": machine(), "rows": rows}
 
 
 def table(results: dict[str, object]) -> str:
     """Write the results as a table; a target follows its number, with a ! where it is missed."""
-    lines = [
+    return write(
         "ratios to a loop in place, same round; memory beyond the results; a tree's steps and work",
-        f"{'n':>5} {'form':<14} {'forward ms':>10} {'ratio':>12} {'extra MiB':>10} "
-        f"{'+backward ms':>13} {'/ forward':>12} {'extra MiB':>10} {'steps':>6} {'work':>7}",
-    ]
-    for row in results["rows"]:
-
-        def cell(measure, row=row):
-            limit = row["targets"].get(measure)
-            text = f"{row[measure]:.2f}"
-            if limit:
-                text += f" ≤{limit['limit']:g}{' ' if limit['met'] else '!'}"
-            return text
-
-        lines.append(
-            f"{row['n']:>5} {row['form']:<14} {row['forward ms']:>10.1f} "
-            f"{cell('forward ratio'):>12} {cell('forward extra MiB'):>10} "
-            f"{row['training ms']:>13.1f} {cell('training / forward'):>12} "
-            f"{cell('training extra MiB'):>10} {row.get('steps', ''):>6} {row.get('work', ''):>7}"
-        )
-    return "\n".join(lines)
+        results["rows"],
+        [
+            ("n", "n", ">5"),
+            ("form", "form", "<14"),
+            ("forward ms", "forward ms", ">10"),
+            ("ratio", "forward ratio", ">12"),
+            ("extra MiB", "forward extra MiB", ">10"),
+            ("+backward ms", "training ms", ">13"),
+            ("/ forward", "training / forward", ">12"),
+            ("extra MiB", "training extra MiB", ">10"),
+            ("steps", "steps", ">6"),
+            ("work", "work", ">7"),
+        ],
+    )

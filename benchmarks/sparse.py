@@ -5,17 +5,17 @@ baseline is a window of 256 keys as one would write it out: a loop over blocks o
 a call of PyTorch's attention on a slice, with a band mask. What a variant costs must grow with n.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.measure import MIB, machine, peak_memory, time_ratios
+from benchmarks.measure import machine
+from benchmarks.rows import SETTING, Attend, compare, measure_rows
+from benchmarks.rows import table as write
 from tfbook.attention import VARIANTS
 
-HEADS, SIZE = 8, 64
 WINDOW, BLOCK = 256, 128
 LENGTHS = {1024: 9, 2048: 7, 4096: 5, 8192: 3}  # length: rounds
 DENSE = 4096  # the longest length at which the dense form is measured too
@@ -31,10 +31,8 @@ OPTIONS = {
 
 def target(variant: str, measure: str) -> float | None:
     """Return the largest value allowed, or None where there is no target."""
-    if variant == "window" and measure == "forward ratio":
-        return 1.2
-    if variant == "window" and measure == "forward growth":
-        return 2.3
+    if variant == "window":
+        return {"forward ratio": 1.2, "forward growth": 2.3}.get(measure)
     return None
 
 
@@ -52,7 +50,7 @@ def block_loop(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.cat(found, 2)
 
 
-def _attends(n: int) -> dict[str, Callable[..., Tensor]]:
+def _attends(n: int) -> dict[str, Attend]:
     attends = {BASELINE: block_loop}
     for name, options in OPTIONS.items():
         attends[name] = partial(VARIANTS[name].fn, causal=True, **options)
@@ -60,22 +58,6 @@ def _attends(n: int) -> dict[str, Callable[..., Tensor]]:
     if n <= DENSE:
         attends["all keys"] = partial(VARIANTS["sdpa"].fn, causal=True)
     return attends
-
-
-def _inputs(n: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(n)
-    shape = (1, HEADS, n, SIZE)
-    return [torch.randn(shape, generator=generator, requires_grad=True) for _ in range(3)]
-
-
-def _forward(attend: Callable[..., Tensor], inputs: list[Tensor]) -> Tensor:
-    with torch.no_grad():
-        return attend(*inputs)
-
-
-def _training(attend: Callable[..., Tensor], inputs: list[Tensor]) -> tuple[Tensor, ...]:
-    output = attend(*inputs)
-    return (output, *torch.autograd.grad(output, inputs, torch.ones_like(output)))
 
 
 def run(lengths: dict[int, int] | None = None) -> dict[str, object]:
@@ -89,58 +71,29 @@ def run(lengths: dict[int, int] | None = None) -> dict[str, object]:
     """
     rows, before = [], {}
     for n, rounds in (lengths or LENGTHS).items():
-        inputs, attends = _inputs(n), _attends(n)
-        forward = {name: partial(_forward, fn, inputs) for name, fn in attends.items()}
-        training = {name: partial(_training, fn, inputs) for name, fn in attends.items()}
-        forward_time = time_ratios(forward, BASELINE, rounds)
-        training_time = time_ratios(training, BASELINE, rounds)
-        output = inputs[0].nbytes
-        for name in attends:
-            now = forward_time[name]["ms"]
-            row = {
-                "n": n,
-                "variant": name,
-                "forward ms": now,
-                "forward ratio": forward_time[name]["ratio"],
-                "forward growth": now / before[name] if name in before else None,
-                "training ms": training_time[name]["ms"],
-                "training ratio": training_time[name]["ratio"],
-                # Beyond the output; beyond output, its incoming gradient and the three gradients.
-                "forward extra MiB": (peak_memory(forward[name]) - output) / MIB,
-                "training extra MiB": (peak_memory(training[name]) - 5 * output) / MIB,
-            }
+        for row in measure_rows(n, _attends(n), BASELINE, rounds):
+            name, now = row["variant"], row["forward ms"]
+            row["forward growth"] = now / before[name] if name in before else None
             before[name] = now
-            row["targets"] = {
-                measure: {"limit": limit, "met": row[measure] <= limit}
-                for measure in row
-                if row[measure] is not None and (limit := target(name, str(measure))) is not None
-            }
-            rows.append(row)
-    setting = {"batch": 1, "heads": HEADS, "head size": SIZE, "dtype": "float32", "causal": True}
-    setting |= {"window": WINDOW, "block": BLOCK}
+            rows.append(compare(row, partial(target, name)))
+    setting = SETTING | {"window": WINDOW, "block": BLOCK}
     return {"setting": setting, "machine": machine(), "rows": rows}
 
 
 def table(results: dict[str, object]) -> str:
     """Write the results as a table; a target follows its number, with a ! where it is missed."""
-    lines = [
+    return write(
         "ratios to the bare loop over blocks, same round; growth: time by that of half the length",
-        f"{'n':>5} {'variant':<10} {'forward ms':>10} {'ratio':>12} {'growth':>12} "
-        f"{'extra MiB':>10} {'+backward ms':>13} {'ratio':>7} {'extra MiB':>10}",
-    ]
-    for row in results["rows"]:
-
-        def cell(measure, row=row):
-            limit = row["targets"].get(measure)
-            text = "" if row[measure] is None else f"{row[measure]:.2f}"
-            if limit:
-                text += f" ≤{limit['limit']:g}{' ' if limit['met'] else '!'}"
-            return text
-
-        lines.append(
-            f"{row['n']:>5} {row['variant']:<10} {row['forward ms']:>10.1f} "
-            f"{cell('forward ratio'):>12} {cell('forward growth'):>12} "
-            f"{cell('forward extra MiB'):>10} {row['training ms']:>13.1f} "
-            f"{cell('training ratio'):>7} {cell('training extra MiB'):>10}"
-        )
-    return "\n".join(lines)
+        results["rows"],
+        [
+            ("n", "n", ">5"),
+            ("variant", "variant", "<10"),
+            ("forward ms", "forward ms", ">10"),
+            ("ratio", "forward ratio", ">12"),
+            ("growth", "forward growth", ">12"),
+            ("extra MiB", "forward extra MiB", ">10"),
+            ("+backward ms", "training ms", ">13"),
+            ("ratio", "training ratio", ">7"),
+            ("extra MiB", "training extra MiB", ">10"),
+        ],
+    )

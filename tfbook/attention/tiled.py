@@ -221,22 +221,25 @@ def _lead(size, in_dims, inputs):
 def _rows_forward(q, k, v, mask, bias, how):
     output, lse = _empty_result(q, v)
     n, m = q.shape[-2], k.shape[-2]
+    largest = torch.ones_like(lse)  # weight of each row
     scratch, weights_scratch = lse.new_empty(2, min(how.rows, n) * m)
     for at, matrix in _matrices(q, k, v, mask, bias, how):
+        out, tops, most = output[at], lse[at], largest[at]
         for a, b in _spans(n, how.rows):
             end = matrix.visible(b)
             if end == 0:
                 continue
             scores = matrix.scores(scratch, (a, b), (0, end))  # (r, end)
             weights = weights_scratch[: scores.numel()].view_as(scores)
+            torch.amax(scores, -1, out=tops[a:b])  # (r,)
             torch.softmax(scores, -1, out=weights)
-            output[at][a:b] = weights @ matrix.v[:end]  # (r, d_v)
-            # The largest weight is exp(largest score − lse): no third pass over the tile.
-            top = scores.amax(-1)  # (r,)
-            lse[at][a:b] = (top - weights.amax(-1).log_()).where(top > -torch.inf, top)
+            torch.amax(weights, -1, out=most[a:b])  # (r,)
+            torch.mm(weights, matrix.v[:end], out=out[a:b])  # (r, d_v)
+    # The largest weight is exp(largest score − lse): no sum over the scores is needed.
+    lse = (lse - largest.log_()).where(lse > -torch.inf, lse)
     # A row without an allowed key went through softmax as NaN.
     output.masked_fill_((lse == -torch.inf)[..., None], 0.0)
-    return output, lse
+    return output.to(v.dtype), lse
 
 
 def _online_forward(q, k, v, mask, bias, how):
@@ -244,10 +247,11 @@ def _online_forward(q, k, v, mask, bias, how):
     n, m = q.shape[-2], k.shape[-2]
     scratch = lse.new_empty(min(how.rows, n) * min(how.cols, m))
     for at, matrix in _matrices(q, k, v, mask, bias, how):
+        out, stats = output[at], lse[at]
         for a, b in _spans(n, how.rows):
             top = lse.new_full((b - a, 1), -torch.inf)  # largest score so far
             total = lse.new_zeros(b - a, 1)  # Σ exp(score − top) so far
-            mixed = lse.new_zeros(b - a, v.shape[-1])  # Σ exp(score − top) v so far
+            mixed = out[a:b]  # Σ exp(score − top) v so far, (r, d_v)
             for c, e in _spans(matrix.visible(b), how.cols):
                 scores = matrix.scores(scratch, (a, b), (c, e))  # (r, c)
                 new_top = torch.maximum(top, scores.amax(-1, keepdim=True))  # (r, 1)
@@ -257,9 +261,9 @@ def _online_forward(q, k, v, mask, bias, how):
                 total.mul_(shrink).add_(weights.sum(-1, keepdim=True))
                 mixed.mul_(shrink).addmm_(weights, matrix.v[c:e])
                 top = new_top
-            output[at][a:b] = mixed / total.masked_fill(total == 0, 1.0)
-            lse[at][a:b] = (top + total.log()).squeeze(-1)  # −∞ for a row without a key
-    return output, lse
+            mixed.div_(total.masked_fill(total == 0, 1.0))
+            stats[a:b] = (top + total.log()).squeeze(-1)  # −∞ for a row without a key
+    return output.to(v.dtype), lse
 
 
 def _backward(q, k, v, mask, bias, output, lse, d_output, d_lse, want_bias, how):
@@ -304,6 +308,7 @@ class _Matrix(NamedTuple):
     v: Tensor  # (m, d_v)
     mask: Tensor | None  # (n, m), a view
     bias: Tensor | None  # (n, m), a view
+    later: Tensor | None  # (r, r), True on the diagonal and above: the edge of the future
     how: _How
 
     def visible(self, b: int) -> int:
@@ -323,8 +328,8 @@ class _Matrix(NamedTuple):
         if self.how.causal:
             first = a + 1 + len(self.k) - len(self.q) - c  # first column in the future of row a
             if first < e - c:
-                edge = scores[:, max(first, 0) :]
-                future = torch.ones_like(edge, dtype=torch.bool).triu(min(first, 0))
+                edge, skip = scores[:, max(first, 0) :], max(-first, 0)
+                future = self.later[: b - a, skip : skip + edge.shape[1]]
                 edge.masked_fill_(future, -torch.inf)
         return scores
 
@@ -334,9 +339,13 @@ def _matrices(q, k, v, mask, bias, how) -> Iterator[tuple[tuple[int, ...], _Matr
     *batch, n, _ = q.shape
     wide = torch.promote_types(q.dtype, torch.float32)
     mask, bias = (x if x is None else x.expand(*batch, n, k.shape[-2]) for x in (mask, bias))
+    later = None
+    if how.causal:  # made once: on a tile, small steps cost as much as large ones
+        later = torch.ones(2 * (min(how.rows, n),), dtype=torch.bool, device=q.device).triu()
     for at in itertools.product(*map(range, batch)):
         tensors = (x[at].to(wide) for x in (q, k, v))
-        yield at, _Matrix(*tensors, *(x if x is None else x[at] for x in (mask, bias)), how)
+        views = (x if x is None else x[at] for x in (mask, bias))
+        yield at, _Matrix(*tensors, *views, later, how)
 
 
 def _spans(length: int, step: int) -> Iterator[tuple[int, int]]:
@@ -346,9 +355,9 @@ def _spans(length: int, step: int) -> Iterator[tuple[int, int]]:
 
 
 def _empty_result(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the result of seeing nothing: zeros, and a log-sum-exp of −∞ in float32 at least."""
-    output = q.new_zeros(*q.shape[:-1], v.shape[-1], dtype=v.dtype)  # (..., n, d_v)
+    """Return the result of seeing nothing: zeros and a log-sum-exp of −∞, in float32 at least."""
     wide = torch.promote_types(q.dtype, torch.float32)
+    output = q.new_zeros(*q.shape[:-1], v.shape[-1], dtype=wide)  # (..., n, d_v)
     return output, q.new_full(q.shape[:-1], -torch.inf, dtype=wide)  # (..., n)
 
 

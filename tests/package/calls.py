@@ -9,6 +9,7 @@ from tfbook import (
     costs,
     data,
     generation,
+    interpret,
     metrics,
     models,
     positions,
@@ -21,6 +22,8 @@ from tfbook import (
 ANYTHING = {
     ("training.fit", "batches"),
     ("training.fit", "steps"),
+    ("attention.attend_nystrom", "steps"),
+    ("attention.newton_inverse", "steps"),
     ("attention.register", "options"),
     ("generation.generate", "state"),
     ("recurrent.MambaState", "conv"),
@@ -38,6 +41,7 @@ ANYTHING = {
 # Steps between functions of the package, which get what was checked before them; and what works on
 # files and processes, whose faults have tests of their own.
 LEFT_OUT = {
+    "interpret": "indirect_object_prompts",
     "positions": "places_for check_base",
     "attention": "restrict log_sum_exp mix multiply_shared at_least_float32 masked_scores "
     "attend_explicit scores_of join_key_masks read_mask with_head_axis make_empty fill keep_heads "
@@ -237,6 +241,46 @@ def of_training():
     yield of(training, "choose_device", "cpu")
 
 
+def of_interpret():
+    net, tokens, other = decoder(), torch.arange(6).view(2, 3), torch.arange(6, 12).view(2, 3)
+    stream, head = interpret.Site("stack.blocks.1.resid_post"), interpret.head_site(0, 1)
+    with torch.no_grad(), interpret.capture(net, head.tap) as seen:
+        net(tokens)
+    losses = lambda model: model(tokens)[0].square().mean((1, 2))  # noqa: E731
+    loss = lambda model: losses(model).mean().item()  # noqa: E731
+    metric = lambda logits: (logits[..., 1] - logits[..., 2]).sum().item()  # noqa: E731
+    yield of(interpret, "unembed", net, numbers(1, 2, 8))
+    yield of(interpret, "fit_tuned_lens", net, [tokens, other])
+    yield of(interpret, "head_effects", net, loss, how="mean", reference=other)
+    yield of(interpret, "head_importance", net, losses)
+    yield of(interpret, "pruned", net, [(0, 1)])
+    yield of(interpret, "patch_sites", net, [head], {head.tap: seen[head.tap]})
+    places = {"control": other}
+    yield of(interpret, "activation_patching", net, tokens, other, metric, [head], **places)
+    yield of(interpret, "path_patching", net, tokens, other, metric, [head], [stream])
+    yield of(interpret, "random_heads", net, 2, without=[(0, 0)])
+    yield of(interpret, "previous_token_scores", net, tokens)
+    yield of(interpret, "duplicate_token_scores", net, torch.tensor([[1, 2, 1, 2, 3]]))
+    for name in ("qk_circuit", "ov_circuit"):
+        yield of(interpret, name, net, 0, 1)
+    for name in ("token_qk", "token_ov"):
+        yield of(interpret, name, net, 0, 1, torch.tensor([1, 2]))
+    yield of(interpret, "composition_scores", net, "q")
+    rows, labels = numbers(40, 3), torch.arange(40) % 2
+    kinds = {"texts": torch.arange(40) // 4, "types": torch.arange(40) % 6, "share": 0.5}
+    yield of(interpret, "probe", rows, labels, **kinds)
+    yield of(interpret, "probe_layers", numbers(2, 8, 4, 3), torch.arange(32).view(8, 4) % 2)
+    yield of(interpret, "nullspace", rows, labels, steps=2)
+    wide, sparse = numbers(12, 8), interpret.SparseDictionary(8, 16, 4)
+    yield of(interpret, "fit_dictionary", sparse, wide, steps=2, batch=4)
+    yield of(interpret, "dictionary_rows", net, tokens, 0)
+    yield of(interpret, "spliced", net, sparse, 0)
+    yield of(interpret, "recovered_loss", net, sparse, tokens, 0)
+    wanted = torch.arange(13) == 1
+    tap = "stack.blocks.0.resid_post"
+    yield of(interpret, "steering_effects", net, tokens, tap, wide[0], [0.0, 1.0], wanted)
+
+
 ROOMS = {
     "data": of_data,
     "metrics": of_metrics,
@@ -247,4 +291,5 @@ ROOMS = {
     "models": of_models,
     "generation": of_generation,
     "training": of_training,
+    "interpret": of_interpret,
 }

@@ -32,14 +32,16 @@ from tfbook import attention, data, generation, models, positions, pretrained, t
 
 ROOMS = (
     "data metrics costs positions attention recurrent graphs models pretrained generation "
-    "training".split()
+    "training interpret".split()
 )
 HOME = str(Path(tfbook.__file__).parent)
 TWICE = 2  # as many calls of a function are altered
 MOST = 4000  # altered calls, drawn from all
 SECONDS = 30  # for one of them: this decides what hangs, not what is slow
 # Where the machine is at its end and not the argument; only PyTorch knows what fits.
-TOO_LARGE = re.compile("Storage size calculation overflowed|can't allocate|Overflow when")
+TOO_LARGE = re.compile(
+    "Storage size calculation overflowed|can't allocate|Overflow when|array is too big"
+)
 DOCUMENTED = (ValueError, TypeError, ArithmeticError, OSError, ImportError)
 
 

@@ -36,9 +36,11 @@ ROOMS = {
     "training": "schedules objectives denoising optimizers muon sophia skipping processes "
     "files states history checkpoints resuming gradients monitoring loop choices "
     "recipes run_folders",
-    "pretrained": "files part_names decoders mixed families conversion loading",
+    "pretrained": "files part_names decoders mixed families conversion loading rounding",
     "generation": "streaming prompts sampling decoding conversation tables scoring beam "
     "speculative",
+    "interpret": "capturing statistics flow attribution lens ablation patching indirect_object "
+    "circuits probing similarity supervision superposition dictionaries steering",
     "teaching": "boxes claims listings plotting explorables exercises",
     "experiments": "",
     "commands": "arguments training measuring",

@@ -25,6 +25,7 @@ from tfbook.pretrained.files import (
     read_safetensors,
 )
 from tfbook.pretrained.loading import Pretrained, load, load_directory, names
+from tfbook.pretrained.rounding import RoundedRows, restore_rows, round_model, round_rows
 
 __all__ = [
     "PACKAGES",
@@ -50,4 +51,8 @@ __all__ = [
     "load",
     "load_directory",
     "names",
+    "RoundedRows",
+    "restore_rows",
+    "round_model",
+    "round_rows",
 ]

@@ -24,6 +24,7 @@ ROADS: tuple[str, ...] = (
     "07_efficient_attention",
     "08_architectural_variants",
     "09_hybrids",
+    "10_interpretability",
     "11_training",
 )
 

@@ -33,6 +33,7 @@ from book.tools import (
     conventions,
     corrections,
     folds,
+    live,
     pages,
     predictions,
     rooms,
@@ -335,7 +336,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         pybtex.plugin.register_plugin("pybtex.backends", name, backend, force=True)
     for name, directive in pages.DIRECTIVES.items():
         app.add_directive(name, directive)
-    for part in (code_links, corrections, folds):
+    for part in (code_links, corrections, folds, live):
         part.setup(app)
     app.add_node(nodes.image, override=True, html=(visit_picture, depart_picture))
     app.add_node(predictions.Prediction, html=(predictions.visit, predictions.depart))

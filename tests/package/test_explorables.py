@@ -88,9 +88,30 @@ MAKE = {
     ),
     "byte_pairs": explorables.byte_pairs,
     "byte_pairs joined": lambda: explorables.byte_pairs(text="</p> déjà & vu", merges=90),
+    "patching_grid": lambda: explorables.patching_grid(
+        {"stream": [[0.5, -0.25], [1, 0]]}, rows=range(2), columns=["<b>", " "]
+    ),
+    "rollout_stepper": lambda: explorables.rollout_stepper(
+        patterns()[:, 0], TOKENS, layer=1, step=3
+    ),
+    "induction_head": explorables.induction_head,
+    "induction_head without the first": lambda: explorables.induction_head(
+        ["<b>", "x", "<b>"], first_head=False
+    ),
+    "live_model": explorables.live_model,
+    "live_translator": explorables.live_translator,
+    "live_translator changed": lambda: explorables.live_translator(
+        "<b>Files</b>", n_beams=2, length_penalty=0, head=2, off=["cross 0.1"], step=3, token=1
+    ),
+    "live_model changed": lambda: explorables.live_model(off=["1.2"], patch=[1, 2, 3], token=4),
+    "live_training": explorables.live_training,
+    "live_training of two layers": lambda: explorables.live_training(
+        "</p> & so on, “again” " * 9, n_layers=2, layer=1, lr=0.1, seed=7
+    ),
     "head_viewer of many heads": lambda: explorables.head_viewer(
         [{"tokens": TOKENS, "weights": patterns(11, 3, causal=False)}], layer=10
     ),
+    "head_viewer that asks first": lambda: explorables.pretrained_attention(sentence=1, layer=3),
     "softmax_temperature": explorables.softmax_temperature,
     "attention_steps": explorables.attention_steps,
     "attention_steps on a sentence": lambda: explorables.attention_steps(

@@ -60,6 +60,7 @@ TEXTS = [
 ]
 REAL_HEADS = experiments.log("pretrained_heads")
 NEXT = experiments.log("next_tokens")["prompts"]
+EFFECTS = {"stream": torch.linspace(-1, 2, 16).reshape(2, 8), "attention": torch.ones(2, 8)}
 BIAS_TABLE = (torch.arange(32 * 4).double().reshape(32, 4) / 10).sin() - 1
 SHAW_TABLE = torch.linspace(-1, 1, 11).double()[:, None]
 FIGURES = {
@@ -106,9 +107,15 @@ MAKERS = (
     explorables.expert_routing,
     explorables.scan_tree,
     explorables.delta_rule,
+    lambda: explorables.patching_grid(EFFECTS, rows=range(2), columns=SOURCE),
+    lambda: explorables.rollout_stepper(some_weights(3, 8, 8), SOURCE, layer=1),
+    explorables.induction_head,
     explorables.schedule_designer,
     explorables.optimizer_paths,
     explorables.byte_pairs,
+    explorables.live_model,
+    explorables.live_training,
+    explorables.live_translator,
 )
 LARGE = [[0, 0, 0, 9e5], [1e6, 0, 0, 0], [0, 0, 0, 0], [-1e6, 0, 0, 0], [0, 1e6, 0, 0], [0] * 4]
 EXTRA = {
@@ -2379,6 +2386,25 @@ def check_hybrids(page):
     figures.check_delta(page.locator('[data-module="delta_rule"]'), first=20, second=65)
 
 
+def check_interpretability(page):
+    stored = experiments.log("name_mover")["grid"]["stream"]
+    figure = page.locator('[data-module="patching_grid"]')
+    assert value(figure, "effect") == pytest.approx(stored[23][13], abs=1e-3)
+    induction = page.locator('[data-module="induction_head"]')
+    found = explorables.induction_head(["Mary", "met", "John", "and", "Mary"]).found
+    assert value(induction, "found") == pytest.approx(found, abs=TOLERANCE)
+
+
+def check_second_reading_of_interpretability(page):
+    viewer = page.locator('[data-module="head_viewer"]')
+    assert viewer.locator('[data-name^="weight["]').count() == 0  # nothing is loaded unasked
+    viewer.locator('[data-control="ask"]').click()
+    viewer.locator('[data-control="text"]').wait_for()
+    figure = explorables.pretrained_attention("minilm-l6", sentence=8, layer=1, head=4, token=3)
+    found = figure.results()["weights"]
+    assert values(viewer, "weight", len(found)) == pytest.approx(found, abs=TOLERANCE)
+
+
 CHAPTERS = {
     "01_motivation": functools.partial(check_alignments, log="translation"),
     "02_attention": check_chapter_of_attention,
@@ -2390,6 +2416,8 @@ CHAPTERS = {
     "07_efficient_attention": check_efficient,
     "08_architectural_variants": check_variants,
     "09_hybrids": check_hybrids,
+    "10_interpretability": check_interpretability,
+    "10_interpretability_deeper": check_second_reading_of_interpretability,
     "11_training": check_training,
     "12_generation": check_generation,
     "13_language": check_language,

@@ -48,6 +48,9 @@ OTHERS = {
     "rope_rotation": "explorables.rope_rotation()",
     "relative_bias_shapes": "explorables.relative_bias_shapes()",
     "shape_tracer": "explorables.shape_tracer()",
+    "live_model": "explorables.live_model()",
+    "live_training": "explorables.live_training()",
+    "live_translator": "explorables.live_translator()",
     "next_token_sampling": f"explorables.next_token_sampling([{NEXT}])",
     "cache_growth": "explorables.cache_growth()",
     "cost_calculator": "explorables.cost_calculator()",
@@ -57,6 +60,9 @@ OTHERS = {
     "expert_routing": "explorables.expert_routing()",
     "scan_tree": "explorables.scan_tree()",
     "delta_rule": "explorables.delta_rule()",
+    "patching_grid": "explorables.patching_grid({'x': [[1], [-2]]}, rows=[0, 1], columns=[0])",
+    "rollout_stepper": "explorables.rollout_stepper([[[1, 0], [0.5, 0.5]]] * 2, ['a', 'b'])",
+    "induction_head": "explorables.induction_head()",
     "schedule_designer": "explorables.schedule_designer()",
     "optimizer_paths": "explorables.optimizer_paths()",
     "byte_pairs": "explorables.byte_pairs()",
@@ -514,6 +520,9 @@ def test_plane_moves_and_python_reads_it(notebook):
         ("expert_routing", '[data-control="capacity"]', "Home", "capacity", 0.25),
         ("scan_tree", '[data-control="length"]', "End", "length", 2**20),
         ("delta_rule", '[data-control="query"]', "Home", "query", -180),
+        ("patching_grid", '[data-control="chosen[0]"]', "End", "chosen", [1, 0]),
+        ("rollout_stepper", '[data-control="layer"]', "End", "layer", 1),
+        ("induction_head", '[data-control="first_head"]', "Space", "first_head", False),
     ],
 )
 def test_each_other_figure_moves_and_python_reads_it(notebook, module, moved, key, control, wanted):
@@ -522,7 +531,7 @@ def test_each_other_figure_moves_and_python_reads_it(notebook, module, moved, ke
     notebook.until(module, control, wanted)
     results = notebook.explorable(module, "results()")
     names = ["largest", "total", "wavelength", "turns", "score", "unrotated", "bucket", "kept"]
-    names += ["flops_per_byte", "seconds", "best_loss"]
+    names += ["flops_per_byte", "seconds", "best_loss", "effect", "difference", "found"]
     for name in [*names, "mass", "weight_bytes", "activation_bytes", "step_cached", "break_even"]:
         # What Python computes and what the page shows go by the same name.
         shown = figure.locator(f'[data-name="{name}"]')

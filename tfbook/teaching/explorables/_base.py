@@ -25,11 +25,17 @@ NAMES = (
     "expert_routing",
     "explain",
     "head_viewer",
+    "induction_head",
+    "live_model",
+    "live_training",
+    "live_translator",
     "next_token_sampling",
     "optimizer_paths",
+    "patching_grid",
     "predict",
     "quiz",
     "relative_bias_shapes",
+    "rollout_stepper",
     "roofline",
     "rope_rotation",
     "scan_tree",
@@ -43,7 +49,10 @@ NAMES = (
 # What is asked and answered; everything else is moved.
 QUESTIONS = ("quiz", "predict", "explain")
 # What modules import, each from those before it.
-HELPERS = ("shared", "asking")
+HELPERS = (
+    "shared", "asking", "maps", "workers", "tensors", "language_model", "translation_model",
+    "training_model",
+)  # fmt: skip
 
 
 @cache

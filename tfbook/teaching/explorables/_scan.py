@@ -26,10 +26,10 @@ def scan_tree(
     a: Sequence[float] = A,
     b: Sequence[float] = B,
 ) -> Explorable:
-    r"""Return a figure of $h_t = a_t h_{t-1} + b_t$, $h_0 = 0$, computed by pairs.
+    r"""Return a figure of $h_t = g_t h_{t-1} + b_t$, $h_0 = 0$, computed by pairs.
 
-    A step is the pair $(a, b)$, and two steps one after the other are a step again:
-    $(a_1, b_1)$, then $(a_2, b_2)$, is $(a_2 a_1, a_2 b_1 + b_2)$. This rule is associative, so the
+    A step is the pair $(g, b)$, and two steps one after the other are a step again:
+    $(g_1, b_1)$, then $(g_2, b_2)$, is $(g_2 g_1, g_2 b_1 + b_2)$. This rule is associative, so the
     steps may be joined in any grouping, and the $b$ of all steps up to $t$ joined is $h_t$.
 
     In sequence $n - 1$ joins follow one another. Hillis and Steele join, at distance 1, 2, 4, ...,
@@ -42,10 +42,10 @@ def scan_tree(
         method: "sequential", "hillis_steele" or "blelloch".
         n: Steps of the recurrence, 4, 8 or 16.
         level: Levels of the tree that are done, 0 to 15; no more than there are.
-        reset: A step from 1 to 15 whose $a$ is 0, so that it forgets; 0 for none.
+        reset: A step from 1 to 15 whose $g$ is 0, so that it forgets; 0 for none.
         length: Steps of a real sequence, a power of two from 4 to 2²⁰.
         processors: Joins done at once there, 1 to 65 536.
-        a: 16 decays $a_t$, -2 to 2; the first $n$ are used.
+        a: 16 decays $g_t$, -2 to 2; the first $n$ are used.
         b: 16 inputs $b_t$, -10 to 10.
 
     Raises:

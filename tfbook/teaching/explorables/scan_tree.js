@@ -59,7 +59,7 @@ export default {
     const method = choice(model, "method", "Way", methods.map(([, label]) => label), { keys: methods.map(([key]) => key) });
     const n = options(model, "n", "Steps n", data.sizes.map((size) => [size, String(size)]));
     const at = slider(held("level", level), "level", { label: "Levels done", min: 0, max: 15, text: (x) => `${x} of ${depth()}` });
-    const reset = slider(held("reset", spot), "reset", { label: "Forget everything (a = 0) at t", min: 0, max: 15, text: (x) => (x ? String(x) : "nowhere") });
+    const reset = slider(held("reset", spot), "reset", { label: "Forget everything (g = 0) at t", min: 0, max: 15, text: (x) => (x ? String(x) : "nowhere") });
     const size = (name, label) => stops(model, name, { label, stops: () => data.stops[name], now: () => get(name) });
     const length = size("length", "Steps of a real sequence n"), processors = size("processors", "Joins at once p");
     const step = (name, label, kind, to) => h("button", { type: "button", class: kind, "data-control": name, onclick: () => save({ level: Math.max(0, Math.min(depth(), to())) }) }, label);
@@ -79,7 +79,7 @@ export default {
     const body = h("tbody", {});
     const table = h("table", { class: "tfx-table tfx-scanned" },
       h("caption", {}, "The pairs now"),
-      h("thead", {}, h("tr", {}, ["t", "steps joined", "a", "b", "h in the end"].map((text) => h("th", { scope: "col" }, text)))), body);
+      h("thead", {}, h("tr", {}, ["t", "steps joined", "g", "b", "h in the end"].map((text) => h("th", { scope: "col" }, text)))), body);
     const stats = {
       depth: stat("depth", "levels", grouped), work: stat("work", "joins", grouped),
       done: stat("done", "joins done", grouped), widest: stat("widest", "joins in the widest level", grouped),
@@ -95,8 +95,8 @@ export default {
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
       h("p", { class: "tfx-title" }, data.title),
-      h("p", { class: "tfx-note" }, "h", h("sub", {}, "t"), " = a", h("sub", {}, "t"), " h", h("sub", {}, "t−1"), " + b", h("sub", {}, "t"),
-        ". Joined: (a₁, b₁), then (a₂, b₂), is (a₂a₁, a₂b₁ + b₂)."),
+      h("p", { class: "tfx-note" }, "h", h("sub", {}, "t"), " = g", h("sub", {}, "t"), " h", h("sub", {}, "t−1"), " + b", h("sub", {}, "t"),
+        ". Joined: (g₁, b₁), then (g₂, b₂), is (g₂g₁, g₂b₁ + b₂)."),
       h("div", { class: "tfx-pairs tfx-apart" }, method.node, n.node),
       h("div", { class: "tfx-columns tfx-even" }, h("div", { class: "tfx-stack" }, figure, at.node, buttons, note), h("div", { class: "tfx-stack" }, table, reset.node)),
       h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)),

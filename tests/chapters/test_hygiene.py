@@ -27,7 +27,7 @@ TAGS = {"hide-input", "hide-cell", "hide-output", "remove-input", "verify", TIMI
 MACHINE = re.compile(
     "|".join(
         [r"/ho" + r"me/", r"/Us" + r"ers/", r"/wo" + r"rk/", r"/t" + r"mp/", r"/ro" + r"ot/"]
-        + [r"[A-Z]:\\", r"site-" + r"packages", r"\bat 0x[0-9a-f]{6,}", r"\bWarning\b"]
+        + [r"(?<![A-Za-z])[A-Z]:\\", r"site-" + r"packages", r"\bat 0x[0-9a-f]{6,}", r"\bWarning\b"]
         + [r"<ipython-input"]
     )
 )

@@ -22,56 +22,105 @@ LIBRARY = {
 }  # fmt: skip
 
 
-# seed-difference --------------------------------------------------------------------------------
+# two-small-models -------------------------------------------------------------------------------
 
 
-@right("seed-difference")
-def difference_of_means(plain, changed):
+def by_variances(plain, changed):
     error = statistics.variance(plain) / len(plain) + statistics.variance(changed) / len(changed)
     return statistics.mean(changed) - statistics.mean(plain), math.sqrt(error)
 
 
-@right("seed-difference")
-def difference_by_tensors(plain, changed):
-    one, other = torch.tensor(plain).double(), torch.tensor(changed).double()
-    error = (one.var() / len(one) + other.var() / len(other)).sqrt()
-    return (other.mean() - one.mean()).item(), error.item()
+def judged(train, plain, changed, seeds, difference=by_variances):
+    """Judge two models by the seeds, with the difference and its error as one pleases."""
+    by, error = difference(*([train(name, seed) for seed in seeds] for name in (plain, changed)))
+    times = abs(by) / error
+    return by, error, "clear" if times > 3 else "a suspicion" if times > 2 else "not seen"
 
 
-@wrong("seed-difference", "The sign is turned")
-def difference_turned(plain, changed):
-    change, error = difference_of_means(plain, changed)
-    return -change, error
+@right("two-small-models")
+def models_judged(train, plain, changed, seeds):
+    return judged(train, plain, changed, seeds)
 
 
-@wrong("seed-difference", "how far single runs differ")
-def difference_of_runs(plain, changed):
-    error = math.sqrt(statistics.variance(plain) + statistics.variance(changed))
-    return statistics.mean(changed) - statistics.mean(plain), error
+@right("two-small-models")
+def models_judged_by_tensors(train, plain, changed, seeds):
+    losses = torch.tensor([[train(name, s) for s in seeds] for name in (plain, changed)]).double()
+    by = (losses[1] - losses[0]).mean().item()
+    error = (losses.var(-1).sum() / len(seeds)).sqrt().item()
+    words = ("not seen", "not seen", "a suspicion", "clear")
+    return by, error, words[min(3, math.floor(abs(by / error)))]
 
 
-@wrong("seed-difference", "were divided by n")
-def difference_of_populations(plain, changed):
-    error = statistics.pvariance(plain) / len(plain) + statistics.pvariance(changed) / len(changed)
-    return statistics.mean(changed) - statistics.mean(plain), math.sqrt(error)
+@wrong("two-small-models", "with every seed of the list")
+def models_with_seeds_of_their_own(train, plain, changed, seeds):
+    return judged(train, plain, changed, range(len(seeds)))
 
 
-@wrong("seed-difference", "Independent errors add as squares")
-def difference_of_errors(plain, changed):
-    error = sum(statistics.stdev(x) / math.sqrt(len(x)) for x in (plain, changed))
-    return statistics.mean(changed) - statistics.mean(plain), error
+@wrong("two-small-models", "with every seed of the list")
+def models_trained_twice(train, plain, changed, seeds):
+    return judged(train, plain, changed, [*seeds, *seeds])
 
 
-@wrong("seed-difference", "its term is missing")
-def difference_from_a_law(plain, changed):
-    error = statistics.stdev(changed) / math.sqrt(len(changed))
-    return statistics.mean(changed) - statistics.mean(plain), error
+@wrong("two-small-models", "The sign is turned")
+def models_turned(train, plain, changed, seeds):
+    return judged(train, changed, plain, seeds)
 
 
-@wrong("seed-difference", "take the root")
-def difference_squared(plain, changed):
-    change, error = difference_of_means(plain, changed)
-    return change, error**2
+@wrong("two-small-models", "how far single runs differ")
+def models_by_single_runs(train, plain, changed, seeds):
+    def single(one, other):
+        error = math.sqrt(statistics.variance(one) + statistics.variance(other))
+        return statistics.mean(other) - statistics.mean(one), error
+
+    return judged(train, plain, changed, seeds, single)
+
+
+@wrong("two-small-models", "were divided by n")
+def models_as_populations(train, plain, changed, seeds):
+    def population(one, other):
+        error = statistics.pvariance(one) / len(one) + statistics.pvariance(other) / len(other)
+        return statistics.mean(other) - statistics.mean(one), math.sqrt(error)
+
+    return judged(train, plain, changed, seeds, population)
+
+
+@wrong("two-small-models", "Independent errors add as squares")
+def models_with_errors_added(train, plain, changed, seeds):
+    def added(one, other):
+        error = sum(statistics.stdev(x) / math.sqrt(len(x)) for x in (one, other))
+        return statistics.mean(other) - statistics.mean(one), error
+
+    return judged(train, plain, changed, seeds, added)
+
+
+@wrong("two-small-models", "its term is missing")
+def models_beside_a_law(train, plain, changed, seeds):
+    def known(one, other):
+        error = statistics.stdev(other) / math.sqrt(len(other))
+        return statistics.mean(other) - statistics.mean(one), error
+
+    return judged(train, plain, changed, seeds, known)
+
+
+@wrong("two-small-models", "take the root")
+def models_by_squares(train, plain, changed, seeds):
+    def squared(one, other):
+        by, error = by_variances(one, other)
+        return by, error**2
+
+    return judged(train, plain, changed, seeds, squared)
+
+
+@wrong("two-small-models", "compare its size with the error")
+def models_judged_by_sign(train, plain, changed, seeds):
+    by, error, _ = judged(train, plain, changed, seeds)
+    return by, error, "clear" if by > 3 * error else "a suspicion" if by > 2 * error else "not seen"
+
+
+@wrong("two-small-models", "clear beyond three")
+def models_judged_early(train, plain, changed, seeds):
+    by, error, _ = judged(train, plain, changed, seeds)
+    return by, error, "clear" if abs(by) > 2 * error else "not seen"
 
 
 # gates-with-room --------------------------------------------------------------------------------

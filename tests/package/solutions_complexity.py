@@ -13,7 +13,7 @@ from tfbook import costs, models
 
 RIGHT, WRONG, right, wrong = collect()
 LIBRARY = {
-    "token-flops": lambda *sizes, **named: flops_of_a_config(*sizes, **named),
+    "answer-flops": lambda *sizes, **named: flops_of_a_config(*sizes, **named),
     "predict-seconds": lambda rows, d_in, d_out, size, flops, bytes_: costs.Machine(
         "", flops, bytes_
     ).seconds(*costs.linear_intensity(rows, d_in, d_out, size)),
@@ -22,39 +22,63 @@ LIBRARY = {
 }
 
 
-# token-flops ------------------------------------------------------------------------------------
+# answer-flops -----------------------------------------------------------------------------------
 
 
-@right("token-flops")
-def flops_formula(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
-    q, kv = n_heads * d_head, n_kv_heads * d_head
-    weights = n_layers * (2 * d_model * (q + kv) + 3 * d_model * d_ff) + d_model * vocab_size
-    return 2 * weights + 4 * n_layers * q * context
+@right("answer-flops")
+def flops_formula(
+    d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, prompt, answer
+):  # fmt: skip
+    q, kv, through = n_heads * d_head, n_kv_heads * d_head, prompt + answer - 1
+    numbers = n_layers * (2 * d_model * (q + kv) + 3 * d_model * d_ff)
+    pairs = through * (through + 1) // 2
+    return 2 * numbers * through + 4 * n_layers * q * pairs + 2 * d_model * vocab_size * answer
 
 
-@right("token-flops")
-def flops_counted(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
-    """Multiply tensors without contents, and let PyTorch count."""
+@right("answer-flops")
+def flops_token_by_token(
+    d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, prompt, answer
+):  # fmt: skip
+    """Let every token go through by itself, and meet those before it."""
+    q, kv, total = n_heads * d_head, n_kv_heads * d_head, 0
+    for seen in range(1, prompt + answer):
+        layer = 2 * (2 * d_model * q + 2 * d_model * kv + 3 * d_model * d_ff)
+        total += n_layers * (layer + 2 * q * seen + 2 * q * seen)
+        if seen >= prompt:  # a token is chosen
+            total += 2 * d_model * vocab_size
+    return total
+
+
+@right("answer-flops")
+def flops_counted(
+    d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, prompt, answer
+):  # fmt: skip
+    """Multiply tensors without contents, and let PyTorch count; of the tokens that go through
+    only the first and the last, as between them the FLOPs rise by equal steps."""
 
     def linear(x, width):
         return x @ torch.empty(x.shape[-1], width, device="meta")
 
-    x = torch.empty(1, d_model, device="meta")
-    group = n_heads // n_kv_heads
-    keys = torch.empty(n_kv_heads, context, d_head, device="meta").repeat_interleave(group, 0)
-    with FlopCounterMode(display=False) as counter:
-        for _ in range(n_layers):
-            linear(x, n_kv_heads * d_head), linear(x, n_kv_heads * d_head)
-            q = linear(x, n_heads * d_head).view(n_heads, 1, d_head)
-            z = (q @ keys.mT) @ keys
-            linear(z.view(1, n_heads * d_head), d_model)
-            linear(linear(x, d_ff) * linear(x, d_ff), d_model)
-        linear(x, vocab_size)
-    return counter.get_total_flops()
+    def layers(context):
+        x = torch.empty(1, d_model, device="meta")
+        group = n_heads // n_kv_heads
+        keys = torch.empty(n_kv_heads, context, d_head, device="meta").repeat_interleave(group, 0)
+        with FlopCounterMode(display=False) as counter:
+            for _ in range(n_layers):
+                linear(x, n_kv_heads * d_head), linear(x, n_kv_heads * d_head)
+                q = linear(x, n_heads * d_head).view(n_heads, 1, d_head)
+                z = (q @ keys.mT) @ keys
+                linear(z.view(1, n_heads * d_head), d_model)
+                linear(linear(x, d_ff) * linear(x, d_ff), d_model)
+        return counter.get_total_flops()
+
+    through = prompt + answer - 1
+    both_ends = layers(1) + layers(through)
+    return both_ends * through // 2 + 2 * d_model * vocab_size * answer
 
 
 def flops_of_a_config(
-    d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context
+    d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, prompt, answer
 ):  # fmt: skip
     """Ask the config of SmolLM2-135M, with other sizes where others are asked for."""
     config = models.preset("smollm2-135m")
@@ -67,94 +91,125 @@ def flops_of_a_config(
             d_model=d_model, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads,
             d_head=d_head, d_ff=d_ff, vocab_size=vocab_size, position=None,
         )  # fmt: skip
-    return config.flops(1, past=context - 1)
+    through = prompt + answer - 1
+    both_ends = config.flops(1) + config.flops(1, past=through - 1)
+    return both_ends * through // 2 - (prompt - 1) * 2 * d_model * vocab_size
 
 
 def priced(message, change):
-    """Note a wrong answer: the right number, changed by so much."""
+    """Note a wrong answer: the right number, changed by so much; t tokens go through the layers."""
 
-    def flops(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
-        sizes = (d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context)
-        return flops_formula(*sizes) + change(*sizes)
+    def flops(
+        d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, prompt, answer
+    ):  # fmt: skip
+        sizes = (d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size)
+        return flops_formula(*sizes, prompt, answer) + change(*sizes, prompt + answer - 1, answer)
 
     flops.__name__ = message
-    wrong("token-flops", message)(flops)
+    wrong("answer-flops", message)(flops)
 
 
-priced("The output layer is missing", lambda d, n, h, g, w, f, v, c: -2 * d * v)
-priced("The network has two matrices here", lambda d, n, h, g, w, f, v, c: -2 * n * d * f)
-priced("were counted with n_kv_heads. K", lambda d, n, h, g, w, f, v, c: -4 * n * (h - g) * w * c)
-priced("were projected to n_heads", lambda d, n, h, g, w, f, v, c: 4 * n * d * (h - g) * w)
-priced("All projections were", lambda d, n, h, g, w, f, v, c: -4 * n * d * (h - g) * w)
-priced("counted in each layer", lambda d, n, h, g, w, f, v, c: (n - 1) * 2 * d * v)
-priced("The context is squared", lambda d, n, h, g, w, f, v, c: 4 * n * h * w * (c - 1) * c)
-priced("looks up one row", lambda d, n, h, g, w, f, v, c: 2 * d * v)
-priced("left out of the context", lambda d, n, h, g, w, f, v, c: -4 * n * h * w)
-priced("uses the context twice", lambda d, n, h, g, w, f, v, c: -2 * n * h * w * c)
-priced("Scores and sum are missing", lambda d, n, h, g, w, f, v, c: -4 * n * h * w * c)
-priced("with d_model features", lambda d, n, h, g, w, f, v, c: 4 * n * (d - h * w) * c)
-priced("The scores of one head", lambda d, n, h, g, w, f, v, c: -4 * n * (h - 1) * w * c)
-priced("of attention is missing", lambda d, n, h, g, w, f, v, c: -2 * n * h * w * d)
-priced("counted once together", lambda d, n, h, g, w, f, v, c: -2 * n * g * w * d)
+def pairs_of(t):
+    return t * (t + 1) // 2
 
 
-@wrong("token-flops", "Each of them is 2 FLOPs")
-def flops_macs(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
-    sizes = (d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context)
-    return flops_formula(*sizes) // 2
+priced("for every token that goes through", lambda d, n, h, g, w, f, v, t, a: 2 * d * v * (t - a))
+priced("The output layer was counted once", lambda d, n, h, g, w, f, v, t, a: -2 * d * v * (a - 1))
+priced("The output layer is missing", lambda d, n, h, g, w, f, v, t, a: -2 * d * v * a)
+priced("counted in each layer", lambda d, n, h, g, w, f, v, t, a: (n - 1) * 2 * d * v * a)
+priced(
+    "later ones too",
+    lambda d, n, h, g, w, f, v, t, a: 4 * n * h * w * (t * t - pairs_of(t)),
+)
+priced("left out of the pairs", lambda d, n, h, g, w, f, v, t, a: -4 * n * h * w * t)
+priced("uses each pair twice", lambda d, n, h, g, w, f, v, t, a: -2 * n * h * w * pairs_of(t))
+priced("Scores and sum are missing", lambda d, n, h, g, w, f, v, t, a: -4 * n * h * w * pairs_of(t))
+priced(
+    "were counted with n_kv_heads. K",
+    lambda d, n, h, g, w, f, v, t, a: -4 * n * (h - g) * w * pairs_of(t),
+)
+priced(
+    "with d_model features",
+    lambda d, n, h, g, w, f, v, t, a: 4 * n * (d - h * w) * pairs_of(t),
+)
+priced(
+    "The scores of one head", lambda d, n, h, g, w, f, v, t, a: -4 * n * (h - 1) * w * pairs_of(t)
+)
+priced("The network has two matrices here", lambda d, n, h, g, w, f, v, t, a: -2 * n * d * f * t)
+priced("were projected to n_heads", lambda d, n, h, g, w, f, v, t, a: 4 * n * d * (h - g) * w * t)
+priced("All projections were", lambda d, n, h, g, w, f, v, t, a: -4 * n * d * (h - g) * w * t)
+priced(
+    "as d_model × d_model",
+    lambda d, n, h, g, w, f, v, t, a: n * t * (8 * d * d - 4 * d * (h + g) * w),
+)
 
 
-@wrong("token-flops", "The layers were counted once")
-def flops_one_layer(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
-    return flops_formula(d_model, 1, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context)
+def answered(message, change):
+    """Note a wrong answer, which is made of the nine arguments."""
+
+    def flops(
+        d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, prompt, answer
+    ):  # fmt: skip
+        sizes = (d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size)
+        return change(sizes, prompt, answer)
+
+    flops.__name__ = message
+    wrong("answer-flops", message)(flops)
 
 
-@wrong("token-flops", "for all positions")
-def flops_without_cache(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
-    sizes = (d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context)
-    return context * flops_formula(*sizes)
+def without_a_cache(sizes, prompt, answer):
+    return sum(flops_formula(*sizes, prompt + k, 1) for k in range(answer))
 
 
-@wrong("token-flops", "as d_model × d_model")
-def flops_square(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
-    weights = n_layers * (4 * d_model**2 + 3 * d_model * d_ff) + d_model * vocab_size
-    return 2 * weights + 4 * n_layers * n_heads * d_head * context
+def no_answer_read(sizes, prompt, answer):
+    d, vocabulary = sizes[0], sizes[-1]
+    return flops_formula(*sizes, prompt, 1) + 2 * d * vocabulary * (answer - 1)
 
 
-@wrong("token-flops", "The backward pass")
-def flops_of_training(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
-    sizes = (d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context)
-    return 3 * flops_formula(*sizes)
+def all_read(sizes, prompt, answer):
+    d, vocabulary = sizes[0], sizes[-1]
+    return flops_formula(*sizes, prompt, answer + 1) - 2 * d * vocabulary
 
 
-@wrong("token-flops", "The number is right, but it is a float")
-def flops_float(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
-    sizes = (d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context)
-    return float(flops_formula(*sizes))
+def one_layer(sizes, prompt, answer):
+    d, _, *others = sizes
+    return flops_formula(d, 1, *others, prompt, answer)
 
 
-@wrong("token-flops", "and nothing else does. From 12 heads to 4")
-def flops_groups_of_three(
-    d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context
-):  # fmt: skip
-    # A number out of the first property is taken for a law.
-    shared = n_heads // 3
-    return flops_formula(d_model, n_layers, n_heads, shared, d_head, d_ff, vocab_size, context)
+def of_a_window(sizes, prompt, answer):
+    """Each token meets the last 64 only."""
+    d, n, h, _, w, *_ = sizes
+    t = prompt + answer - 1
+    far = sum(max(0, seen - 64) for seen in range(1, t + 1))
+    return flops_formula(*sizes, prompt, answer) - 4 * n * h * w * far
 
 
-@wrong("token-flops", "From 1 position to 100")
-def flops_of_a_window(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context):
-    seen = min(context, 64)
-    return flops_formula(d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, seen)
+def of_a_usual_width(sizes, prompt, answer):
+    """A wide network is taken for one of the usual width, 4·d_model."""
+    *others, d_ff, vocabulary = sizes
+    wide = d_ff if d_ff < 2 * sizes[0] else 4 * sizes[0]
+    return flops_formula(*others, wide, vocabulary, prompt, answer)
 
 
-@wrong("token-flops", "is not what was wanted: 275871744")
-def flops_of_a_usual_width(
-    d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, vocab_size, context
-):  # fmt: skip
-    # A wide network is taken for one of the usual width, 4·d_model.
-    wide = d_ff if d_ff < 2 * d_model else 4 * d_model
-    return flops_formula(d_model, n_layers, n_heads, n_kv_heads, d_head, wide, vocab_size, context)
+def whole_steps(sizes, prompt, answer):
+    """The output layer for eleven tokens less than go through: right for one prompt only."""
+    d, vocabulary = sizes[0], sizes[-1]
+    t = prompt + answer - 1
+    return flops_formula(*sizes, prompt, answer) + 2 * d * vocabulary * (t - 11 - answer)
+
+
+answered("Each of them is 2 FLOPs", lambda sizes, p, a: flops_formula(*sizes, p, a) // 2)
+answered("The backward pass", lambda sizes, p, a: 3 * flops_formula(*sizes, p, a))
+answered(
+    "The number is right, but it is a float", lambda sizes, p, a: float(flops_formula(*sizes, p, a))
+)
+answered("Each step read the whole text again", without_a_cache)
+answered("Only the prompt went through", no_answer_read)
+answered("The last written token was sent", all_read)
+answered("The layers were counted once", one_layer)
+answered("whether they are read or written", whole_steps)
+answered("With a prompt of 100 tokens", of_a_window)
+answered("is not what was wanted: 315641180160", of_a_usual_width)
 
 
 # predict-seconds --------------------------------------------------------------------------------

@@ -76,6 +76,22 @@ def test_a_matrix_writes_its_numbers_and_frames_one_row():
     assert place.row(1).left == (2, pytest.approx(1 + 0.62 * 1.5))
 
 
+def test_matrices_with_the_same_largest_can_be_compared():
+    def grounds(numbers, **choices):
+        sheet = Drawing(4)
+        sheet.matrix(2, 1, [numbers], **choices)
+        return [patch.get_facecolor() for patch in sheet.ax.patches if patch.get_fill()]
+
+    small, large = grounds([0.5, 1.0], largest=2), grounds([1.0, 2.0], largest=2)
+    assert small[1] == large[0] and small[1] != large[1]
+    assert grounds([1.0, 2.0]) == large  # its own largest, when none is named
+    assert grounds([2.0, 7.0], largest=2) == [large[1]] * 2  # no stronger than full
+    assert grounds([0.5, 1.0]) == large != small
+    for wrong in (0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="largest must be a number above 0"):
+            Drawing(4).matrix(2, 1, [1.0], largest=wrong)
+
+
 def test_what_is_not_allowed_is_hatched_and_empty(shown):
     allowed = np.tril(np.ones((3, 3)))
     who_sees_whom(allowed, rows="abc", cols="abc", title="Nobody reads to the right", alt=ALT)

@@ -193,6 +193,12 @@ def the_bias_moves_choices_and_never_weights(kit):
     close(pushed.weights, s / s.sum(-1, keepdim=True))
     same = kit.routing.route(logits, K, kind="sigmoid", bias=0 * bias)
     assert torch.equal(same.chosen, plain.chosen)
+    # It is added to what lies between 0 and 1, not to the logits.
+    small = torch.linspace(-0.3, 0.3, E, dtype=torch.float64)
+    for kind, liked in (("top_k", logits.softmax(-1)), ("sigmoid", torch.sigmoid(logits))):
+        found = kit.routing.route(logits, K, kind=kind, bias=small)
+        assert torch.equal(found.chosen, (liked + small).topk(K, dim=-1).indices)
+        assert not torch.equal(found.chosen, (logits + small).topk(K, dim=-1).indices)
 
 
 @check

@@ -4,12 +4,19 @@ import pytest
 import torch
 
 from tfbook import experiments
-from tfbook.experiments import associative_recall, beyond_recall
-from tfbook.recurrent import DeltaMixer
+from tfbook.experiments import (
+    associative_recall,
+    beyond_recall,
+    hybrid_share,
+    new_story,
+    told_again,
+)
+from tfbook.recurrent import DeltaMixer, Mamba2Mixer
 
 RECALL, SHARE, BEYOND = map(
     experiments.log, ("associative_recall", "hybrid_share", "beyond_recall")
 )
+SIZES, STORY, AGAIN = map(experiments.log, ("state_sizes", "new_story", "told_again"))
 
 
 def drawn(draw, count, size=50):
@@ -25,14 +32,34 @@ def test_every_key_of_the_pairs_is_asked_for_once(count):
         assert [told[key] for key in asked[row].tolist()] == wanted[row].tolist()
 
 
-@pytest.mark.parametrize("count", [16, 32, 64])
+@pytest.mark.parametrize("count", [4, 16, 32, 64])
 def test_told_again_the_last_value_counts(count):
-    keys, values, asked, wanted = drawn(beyond_recall.again_of, count)
+    keys, values, asked, wanted = drawn(told_again.again_of, count)
+    assert keys.shape[1] + asked.shape[1] == told_again.length_of(count)
     for row in range(len(keys)):
         told = dict(zip(keys[row].tolist(), values[row].tolist(), strict=True))  # the last stays
-        assert len(told) == beyond_recall.PEOPLE
-        assert all(keys[row].tolist().count(key) == count // 16 for key in told)
+        assert len(told) == min(told_again.PEOPLE, count)
+        assert all(keys[row].tolist().count(key) == count // len(told) for key in told)
         assert [told[key] for key in asked[row].tolist()] == wanted[row].tolist()
+
+
+@pytest.mark.parametrize("old", [0, 16, 48])
+def test_of_a_new_story_counts_what_is_said_in_earnest(old):
+    keys, values, marks, asked, wanted = drawn(new_story.story_of, old)
+    assert keys.shape[1] + asked.shape[1] == new_story.length_of(old)
+    for row in range(len(keys)):
+        begin = marks[row].tolist().index(new_story.BEGINS)
+        assert begin == old and (marks[row, :old] == new_story.SAID).all()
+        now = [
+            (key, value)
+            for key, value, mark in zip(*(x[row, old:].tolist() for x in (keys, values, marks)),
+                                        strict=True)
+            if mark != new_story.JEST
+        ]  # fmt: skip
+        assert len(now) == len(dict(now)) == new_story.NEW
+        jests = keys[row][marks[row] == new_story.JEST].tolist()
+        assert sorted(jests) == sorted(dict(now)) == sorted(asked[row].tolist())
+        assert [dict(now)[key] for key in asked[row].tolist()] == wanted[row].tolist()
 
 
 def test_what_is_to_be_copied_stands_on_both_sides_of_the_marker():
@@ -75,7 +102,11 @@ def test_states_are_of_equal_size():
         assert name == "attention" or all(abs(number - 512) <= 32 for number in numbers)
 
 
-@pytest.mark.parametrize("part", [RECALL, SHARE["joined"], SHARE["apart"], BEYOND["again"]])
+@pytest.mark.parametrize(
+    "part",
+    [RECALL, *(SHARE[part] for part in ("joined", "apart", "apart_longer")), BEYOND["again"], SIZES,
+     STORY, AGAIN],
+)  # fmt: skip
 def test_the_rate_is_the_best_of_those_that_were_tried(part):
     for name, tried in part["rates"].items():
         assert tried[f"{part['rate'][name]:g}"] == max(tried.values())
@@ -85,6 +116,55 @@ def test_the_rate_is_the_best_of_those_that_were_tried(part):
 def test_one_layer_of_attention_recalls_what_states_do_not():
     shares = {name: max(run[-1] for run in runs) for name, runs in RECALL["recall"].items()}
     assert shares.pop("attention") > 0.99 > 0.8 > max(shares.values())
+
+
+def test_states_of_a_size_hold_what_their_names_say():
+    for name, numbers in SIZES["numbers"].items():
+        kind, _, said = name.partition(", ")
+        assert kind == "attention" or numbers == [int(said.replace(",", ""))] * 3
+
+
+def test_states_that_are_compared_are_of_equal_size():
+    for log in (STORY, AGAIN):
+        for name, numbers in log["numbers"].items():
+            assert name == "attention" or all(abs(number - 512) <= 32 for number in numbers)
+
+
+def test_every_place_was_tried_with_a_second_seed():
+    assert SHARE["second"]["recall"].keys() == SHARE["second"]["curve"].keys()
+    assert set(SHARE["second"]["recall"]) == set(hybrid_share.PLACES)
+    for ((*_, share),) in SHARE["second"]["recall"].values():
+        assert 0 <= share <= 1
+
+
+@pytest.mark.parametrize(
+    ("log", "module"), [(RECALL, associative_recall), (AGAIN, told_again), (STORY, new_story)]
+)
+def test_longer_runs_are_of_all_that_had_not_learned_enough(log, module):
+    assert set(log["long"]["recall"]) == set(log["recall"]) - set(module.ENOUGH)
+    assert log["long"]["curve"].keys() == log["long"]["recall"].keys()
+    for name, (shares,) in log["long"]["recall"].items():
+        assert len(shares) == len(log["recall"][name][0]) and all(0 <= x <= 1 for x in shares)
+        assert log["long"]["curve"][name][-1] < log["curve"][name][-1]
+
+
+def test_longer_hybrids_are_those_that_the_module_names():
+    assert set(SHARE["longer"]["recall"]) == set(hybrid_share.LONGER)
+    assert set(SHARE["apart_longer"]["recall"]) == set(hybrid_share.APART_LONGER)
+
+
+def test_the_steps_of_mamba_are_told_for_each_kind_of_row():
+    (learned,) = STORY["learned"]
+    assert learned.keys() == {"pair", "beginning", "jest"}
+    for means in learned.values():
+        assert all(0 <= x <= 1 for x in means["left"]) and all(x >= 0 for x in means["step"])
+
+
+def test_narrow_mamba_has_keys_as_long_as_the_others():
+    mixer = associative_recall.MIXERS["Mamba-2"]
+    net = associative_recall.Recaller([mixer])
+    found = [part for part in net.modules() if isinstance(part, Mamba2Mixer)]
+    assert [(part.n_heads, part.d_state, part.d_head) for part in found] == [(2, 16, 16)]
 
 
 def test_losses_and_shares_are_in_their_bounds():

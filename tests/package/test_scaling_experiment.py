@@ -108,6 +108,17 @@ def test_six_flops_a_parameter_and_token_leave_out_much_of_what_a_small_model_do
     matrices = layers * 12 * width**2
     assert counted == pytest.approx((matrices + beside) / scaling.size_of(model)[0], rel=1e-6)
     assert counted == pytest.approx(share, abs=0.005)
+    work = scaling.work_of({"width": width, "layers": layers})
+    assert counted == pytest.approx(work / scaling.size_of(model)[0], rel=1e-6)
+
+
+def test_laws_by_all_work_are_fitted_to_the_runs_of_the_log():
+    kept = {"cheap": 27, "all": 36}
+    for name, most in (("cheap", 1e11), ("all", math.inf)):
+        assert len(scaling.cheap_runs(RUNS, most)) == kept[name]
+        assert len(LOG["redrawn_work"][name]) == 60
+    again = scaling.redraw(RUNS, 1, most=math.inf, size=scaling.work_of)
+    assert again[0] == pytest.approx(LOG["redrawn_work"]["all"][0], rel=0.02)
 
 
 def test_the_runs_are_all_that_the_settings_ask_for():

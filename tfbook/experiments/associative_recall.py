@@ -8,25 +8,33 @@ bring together; here a pair is one row, the sum of both embeddings, so that only
 measured. Each network has one mixer with the same norm and the same feed-forward network behind it.
 The states are of about 512 numbers; a cache grows. Numbers of pairs take turns from step to step.
 
-"adds, as the delta rule" is the delta rule without erasing: the same keys of length 1, the same β,
-the same norm, and no other difference. So the two say what erasing brings, while linear attention
+Keys and values have 16 numbers in each of two heads, in Mamba-2 too, which is for that half as wide
+inside as outside (`NarrowMamba2`). The heads of the gated delta rule usually begin with decays of
+all kinds; with two heads both may happen to forget within a few rows, so here they begin slowly, as
+those of Mamba-2 do (`Patient`).
+
+"delta rule without erasing" has the same keys of length 1 as the delta rule, the same β, the same
+norm, and no other difference. So the two say what erasing brings, while linear attention
 differs from both in its features and its division too.
 
 Each network tries three rates with the first seed; the one that recalls most of the largest number
 of pairs, in sequences that are not used otherwise, is used with the second seed too. Attention,
 which recalls all with the first rate, and two mixers that cannot ask try that one only (`ONCE`).
-Those that come out far behind have one seed (`LONE`).
+Those that come out far behind have one seed (`LONE`), and so do the short runs of those that begin
+late (`LATE`). Where the loss is still falling after these steps (all but `ENOUGH`) the best rate is
+used once more, with the first seed, for three times as many steps.
 
 The log holds `recall[name][seed]`, a list over numbers of pairs; `rates[name]`, what each rate
 reached with the most pairs, and `rate[name]`, the best; `curve[name]`, the loss with the most pairs
 after each quarter of the steps, the mean over seeds; `numbers[name]`, what a network carries on
-after the sequences; and how many `parameters` there are.
+after the sequences; how many `parameters` there are; and `long`, with `recall[name]` and
+`curve[name]` of the longer runs.
 
 Source: [arora2023zoology]
 Explained in: chapters/09_hybrids, section "Associative recall".
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
@@ -41,6 +49,7 @@ from tfbook.models import (
     Attention,
     Convolution,
     DeltaNet,
+    GatedDeltaNet,
     Layer,
     LinearAttention,
     Mamba2,
@@ -51,23 +60,28 @@ from tfbook.models import (
     TransformerConfig,
     build,
 )
-from tfbook.recurrent import DeltaMixer, DeltaState
+from tfbook.recurrent import DeltaMixer, DeltaState, GatedDeltaMixer, Mamba2Mixer
 
-__all__ = ["MIXERS", "RATES", "SMOKE", "Recaller", "fit", "numbers_of", "pairs_of", "run", "trial"]
+__all__ = [
+    "MIXERS", "RATES", "SMOKE", "Recaller", "fit", "longer", "numbers_of", "pairs_of", "run",
+    "trial",
+]  # fmt: skip
 
 SMOKE = {
-    "names": ("attention", "delta rule", "adds, as the delta rule"),
-    "rates": (0.005,), "seeds": (0,), "steps": 4,
+    "names": ("attention", "delta rule", "delta rule without erasing"),
+    "rates": (0.005,), "seeds": (0,), "steps": 4, "long_steps": 6,
 }  # fmt: skip
 CARD = {
     "model": "one layer of width {WIDTH} with each mixer, 37,376 to 67,818 parameters",
     "data": "sequences of {pairs_first} to {pairs_last} pairs",
+    "steps": "{steps:,} steps, or {long_steps:,} with the first seed",
     "batch": "batches of {ROWS:,} rows",
     "rate": "the best rate of {RATES[2]:g} to {RATES[1]:g}, rising and then falling",
 }
 WIDTH, KEYS, VALUES, ROWS, RATES = 64, 64, 64, 1024, (0.005, 0.015, 0.002)
 SIZES = {"d_head": 16, "d_value": 16}
-ONCE, LONE = ("attention", "RWKV", "convolution"), ("retention", "RWKV", "convolution")
+ONCE, LATE = ("attention", "RWKV", "convolution"), ("Mamba-2", "gated delta rule")
+LONE, ENOUGH = ("retention", "RWKV", "convolution", *LATE), ONCE
 
 
 class Adder(DeltaMixer):
@@ -95,17 +109,53 @@ class Adding(DeltaNet):
     module = Adder
 
 
+class Patient(GatedDeltaMixer):
+    """The mixer of the gated delta rule, whose heads all begin to fade slowly."""
+
+    def __init__(self, d_model: int, n_heads: int, **choices: object):
+        """Let a begin as 1 in every head; decays are then from 0.90 to 0.999."""
+        super().__init__(d_model, n_heads, **choices)
+        nn.init.zeros_(self.log_rate)
+
+
+@dataclass(frozen=True)
+class PatientNet(GatedDeltaNet):
+    """What describes a :class:`Patient`."""
+
+    module = Patient
+
+
+@dataclass(frozen=True)
+class NarrowMamba2(Mamba2):
+    """Mamba-2 with half as many columns inside as outside."""
+
+    def build(self, site) -> nn.Module:
+        """Make the module, whose maps in and out have the width of the stream."""
+        mixer = Mamba2Mixer(
+            site.d_model // 2, self.d_state, expand=self.expand, d_head=self.d_head,
+            n_groups=self.n_groups, width=self.width, chunk=self.chunk,
+        )  # fmt: skip
+        mixer.in_proj = nn.Linear(site.d_model, mixer.in_proj.out_features, bias=False)
+        mixer.out_proj = nn.Linear(mixer.d_inner, site.d_model, bias=False)
+        return mixer
+
+    def held(self, d_model: int, length: int) -> int:
+        """Count the numbers of the state."""
+        return super().held(d_model // 2, length)
+
+
 # Name → the mixer; all but attention carry on 512 numbers, or a few more or less.
 MIXERS: dict[str, Spec] = {
     "attention": Attention(4, position=Rotary()),
     "delta rule": DeltaNet(2, kernel=1, **SIZES),
     "linear": LinearAttention(2, **SIZES),
     "gated linear": LinearAttention(2, gated=True, **SIZES),
-    "Mamba-2": Mamba2(8, d_head=16, expand=1, n_groups=4, width=1),
+    "Mamba-2": NarrowMamba2(16, d_head=16, expand=1, n_groups=2, width=1),
     "retention": Retention(2, **SIZES),
     "RWKV": RWKV(149),
     "convolution": Convolution(9, norm="layer"),
-    "adds, as the delta rule": Adding(2, kernel=1, **SIZES),
+    "delta rule without erasing": Adding(2, kernel=1, **SIZES),
+    "gated delta rule": PatientNet(2, kernel=1, **SIZES),
 }
 
 
@@ -144,6 +194,10 @@ class Recaller(nn.Module):
         """Read pairs (B, P) and what is asked for (B, A); return scores (B, A, VALUES)."""
         both = self.keys(keys), self.values(values)  # (B, P, WIDTH) each
         given = both[0] + both[1] if self.joined else torch.stack(both, dim=2).flatten(1, 2)
+        return self.answer(given, asked)
+
+    def answer(self, given: Tensor, asked: Tensor) -> Tensor:
+        """Read rows (B, P, WIDTH) and what is asked for (B, A); return scores (B, A, VALUES)."""
         x = torch.cat([given, self.keys(asked) + self.ask], dim=1)
         return self.to_value(self.stack(x)[0][:, given.shape[1] :])
 
@@ -178,21 +232,38 @@ def accuracy(net: nn.Module, draw, count: int, seed: int) -> float:
 
 def trial(
     mixers: Sequence[Spec], rate: float, seed: int, steps: int, pairs: Sequence[int], *,
-    joined: bool = True, draw=pairs_of,
+    joined: bool = True, draw=pairs_of, make: Callable[..., nn.Module] = Recaller,
+    length: Callable[[int], int] | None = None, rows: int = ROWS,
+    look: Callable[[nn.Module], dict] | None = None,
 ) -> dict:  # fmt: skip
     """Train on numbers of pairs in turns, with about as many rows in each batch.
+
+    Args:
+        mixers: one for each layer.
+        rate: of learning, at its highest.
+        seed: of the weights and of the sequences.
+        steps: of training.
+        pairs: the numbers that take turns.
+        joined: whether a pair is one row.
+        draw: makes sequences from a number of pairs, how many, and a generator.
+        make: makes the network from the mixers.
+        length: rows of a sequence with so many pairs; as many questions as pairs when omitted.
+        rows: in a batch.
+        look: what else to find out about the trained network.
 
     Returns:
         `right`, the shares for each number; `chosen_by`, the last of them on other sequences; and
         `curve`, the mean loss of the last ten batches with it, after each quarter of the steps.
+        `looked` is what `look` returned.
     """
     torch.manual_seed(seed)
-    net, generator = Recaller(mixers, joined=joined), torch.Generator().manual_seed(seed)
+    net, generator = make(mixers, joined=joined), torch.Generator().manual_seed(seed)
+    length = length or (lambda count: (2 if joined else 3) * count)
     losses: list[float] = []
 
     def loss_of(step):
         count = pairs[step % len(pairs)]
-        *given, wanted = draw(count, ROWS // ((2 if joined else 3) * count), generator)
+        *given, wanted = draw(count, rows // length(count), generator)
         loss = functional.cross_entropy(net(*given).flatten(0, 1), wanted.flatten())
         if count == pairs[-1]:
             losses.append(loss.item())
@@ -205,6 +276,7 @@ def trial(
         "right": [round(accuracy(net, draw, count, 10_000 + seed), 3) for count in pairs],
         "chosen_by": round(accuracy(net, draw, pairs[-1], 20_000), 3),
         "curve": [round(mean(losses[max(0, end - 10) : end] or losses), 3) for end in ends],
+        **({"looked": look(net)} if look else {}),
     }
 
 
@@ -232,6 +304,17 @@ def swept(attempt, rates: Sequence[float], seeds: Sequence[int]) -> dict:
     }
 
 
+def longer(attempt, rate: float, seeds: Sequence[int]) -> dict:
+    """Train at one rate with every seed; return `recall` by seed, and the mean `curve`."""
+    runs = [attempt(rate, seed) for seed in seeds]
+    return {
+        "recall": [each["right"] for each in runs],
+        "curve": [
+            round(mean(each), 3) for each in zip(*(one["curve"] for one in runs), strict=True)
+        ],
+    }
+
+
 def run(
     *,
     names: Sequence[str] = tuple(MIXERS),
@@ -239,22 +322,35 @@ def run(
     rates: Sequence[float] = RATES,
     seeds: Sequence[int] = (0, 1),
     steps: int = 900,
+    long_steps: int = 2700,
 ) -> tuple[dict, None]:
-    """Train each network at every rate, and at its best one with every seed."""
+    """Train each network at every rate; at its best one with every seed, and once longer."""
     log: dict = {
-        "settings": {"names": list(names), "rates": list(rates), "steps": steps},
+        "settings": {
+            "names": list(names), "rates": list(rates), "steps": steps,
+            "long_steps": long_steps,
+        },
         "pairs": list(pairs), "seeds": list(seeds),
         **{key: {} for key in ("recall", "rates", "rate", "curve", "numbers", "parameters")},
+        "long": {"recall": {}, "curve": {}},
     }  # fmt: skip
     for name in names:
         mixers = [MIXERS[name]]
+
+        def attempt(rate, seed, own=steps, mixers=mixers):
+            return trial(mixers, rate, seed, own, pairs)
+
         found = swept(
-            lambda *a, m=mixers: trial(m, *a, steps, pairs),
+            attempt,
             rates[:1] if name in ONCE else rates,
             seeds[:1] if name in LONE else seeds,
         )
         for key, value in found.items():
             log[key][name] = value
+        if name not in ENOUGH:
+            again = longer(lambda *a: attempt(*a, long_steps), found["rate"], seeds[:1])
+            for key, value in again.items():
+                log["long"][key][name] = value
         log["numbers"][name] = [numbers_of(mixers, 2 * count) for count in pairs]
         log["parameters"][name] = sum(w.numel() for w in Recaller(mixers).parameters())
     return log, None

@@ -2,8 +2,8 @@
 
 Three more tasks for the mixers of `associative_recall` and the models of `hybrid_share`.
 
-Told again: 16 keys get a value once, twice or four times, in a mixed order, and are then asked for;
-the last value counts. One layer, as in `associative_recall`, states of equal size.
+Told again: the task of `told_again`, with more rows in a batch, two rates for each network and no
+easy sequences as a way in. One layer, as in `associative_recall`, states of equal size.
 
 Copying: letters drawn at random, a marker, and the same letters again, which are to be predicted.
 Two layers.
@@ -28,22 +28,22 @@ from torch.nn import functional
 from tfbook import data
 from tfbook.data import Windows, char_tokenizer, rows
 from tfbook.experiments.associative_recall import (
-    KEYS,
     MIXERS,
     ROWS,
-    VALUES,
+    SIZES,
     WIDTH,
     fit,
     layers_of,
     swept,
     trial,
 )
-from tfbook.experiments.hybrid_share import HYBRIDS, KINDS
-from tfbook.models import Mamba2, Spec, TransformerConfig, build
+from tfbook.experiments.hybrid_share import HYBRIDS
+from tfbook.experiments.told_again import again_of
+from tfbook.models import DeltaNet, Mamba2, Spec, TransformerConfig, build
 
-__all__ = ["AGAIN", "COPIERS", "READERS", "SMOKE", "again_of", "copied", "run", "text_loss"]
+__all__ = ["AGAIN", "COPIERS", "READERS", "SMOKE", "copied", "run", "text_loss"]
 
-CONTEXT, PEOPLE, LETTERS = 64, 16, 26
+CONTEXT, LETTERS = 64, 26
 SMOKE = {
     "names": ("delta rule", "1 of 4, last"), "rates": (0.005,), "seeds": (0,),
     "again_steps": 3, "copy_steps": 2, "text_steps": 2,
@@ -55,36 +55,27 @@ CARD = {
     "batch": "batches of {ROWS:,} rows",
     "rate": "rate {rates_first:g} or {rates_last:g}, rising and then falling",
 }
+WIDE = Mamba2(8, d_head=16, expand=1, n_groups=4, width=1)  # as wide inside as outside
 AGAIN: dict[str, Spec] = {
-    name: MIXERS[name]
-    for name in ("attention", "linear", "gated linear", "Mamba-2", "adds, as the delta rule",
+    name: WIDE if name == "Mamba-2" else MIXERS[name]
+    for name in ("attention", "linear", "gated linear", "Mamba-2", "delta rule without erasing",
                  "delta rule")
 }  # fmt: skip
 SHORT: dict[str, Spec] = {  # with the short convolution that they usually have
-    **KINDS,
+    **{name: MIXERS[name] for name in ("attention", "gated linear")},
+    "delta rule": DeltaNet(2, **SIZES),
     "Mamba-2": Mamba2(8, d_head=16, expand=1, n_groups=4),
 }
 COPIERS: dict[str, list[str]] = {
     **{name: [name] * 2 for name in ("attention", "gated linear", "Mamba-2", "delta rule")},
     "attention last": ["gated linear", "attention"],
 }
+PLAIN = ("attention", "delta rule", "linear", "gated linear", "Mamba-2", "retention", "RWKV",
+         "convolution")  # fmt: skip
 READERS: dict[str, list[Spec]] = {
-    **{name: [MIXERS[name]] * 2 for name in MIXERS if not name.startswith("adds")},
-    **{name: [KINDS[each] for each in layers] for name, layers in HYBRIDS.items()},
+    **{name: [AGAIN.get(name, MIXERS[name])] * 2 for name in PLAIN},
+    **{name: [MIXERS[each] for each in layers] for name, layers in HYBRIDS.items()},
 }
-
-
-def again_of(
-    count: int, size: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Draw so many pairs of 16 keys, each told as often; the keys in another order; last values."""
-    people = torch.rand(size, KEYS, generator=generator).argsort(1)[:, :PEOPLE]
-    which = torch.rand(size, count, generator=generator).argsort(1) % PEOPLE  # (B, count)
-    values = torch.randint(VALUES, (size, count), generator=generator)
-    places = torch.where(which[..., None] == torch.arange(PEOPLE), torch.arange(count)[:, None], -1)
-    order = torch.rand(size, PEOPLE, generator=generator).argsort(1)
-    last = places.amax(1).gather(1, order)  # of each key that is asked for
-    return people.gather(1, which), values, people.gather(1, order), values.gather(1, last)
 
 
 def reader_of(mixers: Sequence[Spec], vocabulary: int) -> nn.Module:

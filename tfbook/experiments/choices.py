@@ -66,6 +66,7 @@ CARD = {
     "model": "decoders, {LAYERS} layers of width {WIDTH}, {smallest:,} to {largest:,} parameters",
     "data": "Shakespeare, windows of {CONTEXT} characters",
     "batch": "batches of {BATCH}",
+    "rate": "rate {rate:g}; {most_seeds} seeds for the plain model",
 }
 
 
@@ -146,15 +147,18 @@ def held_out(model: nn.Module) -> float:
     return round(loss, 4) if loss < LARGEST else LARGEST  # what is no number any more, too
 
 
-def train(name: str, model: nn.Module, steps: int, seed: int, rate: float) -> list[Tensor]:
+def train(
+    name: str, model: nn.Module, steps: int, seed: int, rate: float, warmup: int | None = None
+) -> list[Tensor]:
     """Train a model; return for each step the shares of its experts, (layers, experts).
 
-    The seed alone decides the order of the text: all models of a seed read the same windows.
+    The seed alone decides the order of the text: all models of a seed read the same windows. The
+    rate rises for a tenth of the steps, or for `warmup` of them.
     """
     windows = rows(letters("train"), CONTEXT)
     order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(seed))
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), fused=True)
-    course = schedule("cosine", steps=steps, warmup=steps // 10)
+    course = schedule("cosine", steps=steps, warmup=steps // 10 if warmup is None else warmup)
     course = torch.optim.lr_scheduler.LambdaLR(optimizer, course)
     mixtures = [part for part in model.modules() if isinstance(part, MixtureOfExperts)]
     shares = []
@@ -198,7 +202,7 @@ def tell(shares: Sequence[Tensor]) -> dict[str, list]:
 
 def run(
     *, names: Sequence[str] = tuple(CHANGES), seeds: Sequence[int] = (0, 1, 2, 3),
-    most_seeds: int = 8, steps: int = 240, search: Sequence[float] = (0.003, 0.006, 0.012, 0.024),
+    most_seeds: int = 32, steps: int = 240, search: Sequence[float] = (0.003, 0.006, 0.012, 0.024),
     stressed: Sequence[str] = STRESSED, rates: Sequence[float] = (4, 10),
 ) -> tuple[dict, dict[str, Tensor]]:  # fmt: skip
     """Search the rate of the plain model, then train all models at it.

@@ -9,13 +9,15 @@ brought together first. Five models of two layers learn that: each kind alone, a
 attention below or above; here the others have the delta rule behind its short convolution, which
 sees four rows.
 
-Models of four layers try two rates, unless they recall all with the first (`ONCE`); the better one
-counts. Two of them learn three times as long as well, at the first rate. Models of two layers have
-the second.
+Models of four layers try two rates, but for those with more attention (`ONCE`); the better one
+counts. Those with one layer of attention learn with a second seed as well, at the first rate
+(`PLACES`). Three of them learn three times as long as well, at the first rate (`LONGER`). Models of
+two layers have the second rate; two of those learn three times as long too (`APART_LONGER`).
 
 The log holds two parts, `joined` and `apart`, with what the log of `associative_recall` holds:
 `recall[name][seed]`, `rates[name]`, `rate[name]`, `curve[name]`, `numbers[name]`, `parameters`; and
-`longer`, with `recall[name]` and `curve[name]` of the longer runs.
+`second`, `longer` and `apart_longer`, with `recall[name]` and `curve[name]` of the second seed and
+of the longer runs, the last with `rates[name]` and `rate[name]` too.
 
 Source: [arora2023zoology]
 Explained in: chapters/09_hybrids, section "A hybrid is a list".
@@ -39,13 +41,14 @@ __all__ = ["APART", "HYBRIDS", "LONGER", "SMOKE", "mixers_of", "run"]
 
 SMOKE = {
     "names": ("1 of 4, last", "delta rule"), "rates": (0.005,), "seeds": (0,),
-    "steps": 4, "apart_steps": 4, "long_steps": 6,
+    "steps": 4, "apart_steps": 4, "long_steps": 6, "apart_long_steps": 6,
 }  # fmt: skip
 CARD = {
     "model": "four layers of width {WIDTH}, {four_smallest:,} to {four_largest:,} parameters, or "
     "two, {two_smallest:,} to {two_largest:,}",
     "data": "sequences of {pairs_first} to {pairs_last} pairs, as one row each or as two",
-    "steps": "{steps:,} or {long_steps:,} steps with four layers, {apart_steps:,} with two",
+    "steps": "{steps:,} or {long_steps:,} steps with four layers, {apart_steps:,} or "
+    "{apart_long_steps:,} with two",
     "batch": "batches of {ROWS:,} rows",
     "rate": "rate {rates_first:g} or {rates_last:g}, rising and then falling",
 }
@@ -72,8 +75,10 @@ APART: dict[str, list[str]] = {
 }
 
 
-ONCE = ("1 of 4, first", "2 of 4", "4 of 4")
-LONGER = ("0 of 4", "1 of 4, last")
+ONCE = ("2 of 4", "4 of 4")
+PLACES = ("1 of 4, first", "1 of 4, second", "1 of 4, third", "1 of 4, last")
+LONGER = ("0 of 4", "1 of 4, third", "1 of 4, last")
+APART_LONGER = ("delta rule", "attention last")
 
 
 def mixers_of(name: str) -> list[Spec]:
@@ -90,14 +95,16 @@ def run(
     steps: int = 500,
     apart_steps: int = 700,
     long_steps: int = 1500,
+    apart_long_steps: int = 2100,
 ) -> tuple[dict, None]:
     """Train each model on its form of the task, at both rates, then with every seed."""
     log: dict = {
         "settings": {
             "names": list(names), "rates": list(rates), "steps": steps,
             "apart_steps": apart_steps, "long_steps": long_steps,
+            "apart_long_steps": apart_long_steps,
         },
-        "pairs": list(pairs), "seeds": list(seeds),
+        "pairs": list(pairs), "seeds": [*seeds, seeds[0] + 1],
     }  # fmt: skip
     for part, models, own in (("joined", HYBRIDS, steps), ("apart", APART, apart_steps)):
         rows, found = (2 if part == "joined" else 3), {}
@@ -114,11 +121,23 @@ def run(
             for key, value in given.items():
                 found.setdefault(key, {})[name] = value
         log[part] = found
-    log["longer"] = {"recall": {}, "curve": {}}
-    for name in (name for name in LONGER if name in names):
-        ended = trial(mixers_of(name), rates[0], seeds[0], long_steps, pairs, joined=True)
-        log["longer"]["recall"][name] = [ended["right"]]
-        log["longer"]["curve"][name] = ended["curve"]
+    log["apart_longer"] = {}
+    for name in (name for name in APART_LONGER if name in names):
+        mixers = mixers_of(name)
+
+        def attempt(rate, seed, mixers=mixers):
+            return trial(mixers, rate, seed, apart_long_steps, pairs, joined=False)
+
+        for key, value in swept(attempt, rates[-1:], seeds).items():
+            log["apart_longer"].setdefault(key, {})[name] = value
+    for part, models, seed, own in (
+        ("second", PLACES, seeds[0] + 1, steps), ("longer", LONGER, seeds[0], long_steps)
+    ):  # fmt: skip
+        log[part] = {"recall": {}, "curve": {}}
+        for name in (name for name in models if name in names):
+            ended = trial(mixers_of(name), rates[0], seed, own, pairs, joined=True)
+            log[part]["recall"][name] = [ended["right"]]
+            log[part]["curve"][name] = ended["curve"]
     for layers, part in (("four", "joined"), ("two", "apart")):
         counts = log[part]["parameters"].values()
         log[f"{layers}_smallest"], log[f"{layers}_largest"] = min(counts), max(counts)

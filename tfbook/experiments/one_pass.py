@@ -10,28 +10,27 @@ another, so that each finds the memory as a pass leaves it; of all rounds the lo
 in seconds of the one thread. Other programs may share the memory with it, and slow it down.
 
 Of the log, each list has one value for each of `rows`: `whole`, `layers` (all their matrices),
-`output`, `others` (the pass without products); `near` is like `layers`, but each matrix is met
-thirty times before the next one, so that it comes from the cache; `apart` meets each matrix with
-one row after the other, and ends at 8 rows. `bytes` and `flops` of one row are those of `layers`
+`output`, `others` (the pass without products). `bytes` and `flops` of one row are those of `layers`
 and `output`. `single` are parts of the pass of one token that `others` holds together: attention
-with its cache and rotation, norms, activations; and the products of the layers as `mv`, a product
-of a matrix and a vector by its own routine. `machine_flops` is the best of several large products,
-`reading` and `copying` are the bytes a second of summing up, and of copying, half a gigabyte.
-`wide` has the same two lists for matrices of 4,096 × 4,096 numbers, 8 of them, 537 MB. `routine`
-is what the library of PyTorch calls for one row and for two, where it tells.
+with its cache and rotation, norms, activations. `machine_flops` is the best of several large
+products. `readers` are the bytes a second of several ways to go through half a gigabyte, of each
+the best run; copying reads half of it and writes the other. `reading` is the fastest of them, one
+row of large matrices included: it is to bound what a program can do, so no program should beat it.
+`wide` are four matrices of 4,096 × 4,096 numbers, 268 MB, that meet `rows` in three programs,
+`ways`; `layers` is the fastest of them. `forms` are as many numbers as the output layer has, in one
+matrix or in 32, each with rows of 576 or of 4,096 numbers, met by 1, 4 and 16 rows. The passes and
+their parts were timed in one run, `readers`, `wide` and `forms` in a later one on the same core.
 
 Explained in: chapters/06_complexity, section "Two ceilings".
 """
 
-import os
-import re
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import thread_time
+from functools import partial
+from time import process_time
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -42,7 +41,10 @@ __all__ = ["SMOKE", "run"]
 
 SEEN = 20
 LONGEST, FEWEST = 9.0, 3  # seconds for the rounds of a pass, and how many there are at least
-SMOKE = {"rows": (1, 2), "rounds": 1, "wide_rows": (1,), "wide_width": 64, "measuring": 0.05}
+SMOKE = {
+    "rows": (1, 2), "rounds": 1, "wide_rows": (1,), "wide_width": 64, "measuring": 0.05,
+    "form_rows": (1,), "form_numbers": 32 * 4096, "array_numbers": 2**16,
+}  # fmt: skip
 CARD = {
     "model": "SmolLM2-135M as it is, 134,515,008 parameters in float32",
     "data": "{rows_first} to {rows_last} tokens a pass, after {SEEN} that it has read",
@@ -50,12 +52,6 @@ CARD = {
     "batch": "",
     "rate": "",
 }
-ASKED = """
-import torch, torch.nn.functional as F
-torch.set_num_threads(1)
-for rows in (1, 2):
-    F.linear(torch.randn(1, rows, 576), torch.randn(1536, 576))
-"""
 
 
 @contextmanager
@@ -90,9 +86,9 @@ def ready(calls: Sequence[tuple[Tensor, Tensor]]) -> Callable[..., Tensor]:
 
 def timed(action: Callable[[], object]) -> float:
     """Return the seconds of one run."""
-    begun = thread_time()
+    begun = process_time()
     action()
-    return thread_time() - begun
+    return process_time() - begun
 
 
 def medians(pieces: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -102,34 +98,21 @@ def medians(pieces: dict[str, Callable[[], object]], rounds: int) -> dict[str, f
     """
     for action in pieces.values():
         action()
-    seconds, begun = {name: [] for name in pieces}, thread_time()
+    seconds, begun = {name: [] for name in pieces}, process_time()
     for done in range(rounds):
-        if done >= FEWEST and thread_time() - begun > LONGEST:
+        if done >= FEWEST and process_time() - begun > LONGEST:
             break
         for name, action in pieces.items():
             seconds[name].append(timed(action))
     return {name: round(statistics.median(times), 6) for name, times in seconds.items()}
 
 
-def each(calls: Sequence[tuple[Tensor, Tensor]], times: int = 1) -> Callable[[], None]:
-    """Make the replay of products: each so many times before the next one."""
+def each(calls: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None]:
+    """Make the replay of products, one after the other."""
 
     def replay() -> None:
         for x, weight in calls:
-            for _ in range(times):
-                F.linear(x, weight)
-
-    return replay
-
-
-def by_vectors(calls: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None]:
-    """Make a replay in which each matrix meets one row after the other, as a vector."""
-    split = [(list(x.flatten(0, -2)), weight) for x, weight in calls]
-
-    def replay() -> None:
-        for vectors, weight in split:
-            for vector in vectors:
-                torch.mv(weight, vector)
+            F.linear(x, weight)
 
     return replay
 
@@ -154,15 +137,12 @@ def pass_of(model: nn.Module, state: object, count: int, rounds: int) -> dict[st
         "layers": each(layers),
         "output": each(output),
         "others": others,
-        "near": each(layers[: len(layers) // len(model.stack.blocks)], 30),
     }
-    if count <= 8:
-        pieces["apart"] = by_vectors(layers)
     return medians(pieces, rounds)
 
 
 def single_parts(model: nn.Module, state: object, rounds: int) -> dict[str, float]:
-    """Return what parts of the pass of one token take, without products; and products by `mv`."""
+    """Return what parts of the pass of one token take, without products."""
     token = torch.zeros(1, 1, dtype=torch.long)
     calls = recorded(lambda: model.decode(token, state))
     answer, x = ready(calls), torch.randn(1, 1, 576)
@@ -184,30 +164,67 @@ def single_parts(model: nn.Module, state: object, rounds: int) -> dict[str, floa
             block.ffn_residual.norm(x)
         model.stack.final_norm(x)
 
-    pieces = {
-        "attention": attention, "norms": norms, "activations": networks,
-        "mv": by_vectors(calls[:-1]),
-    }  # fmt: skip
-    return medians(pieces, rounds)
+    return medians({"attention": attention, "norms": norms, "activations": networks}, rounds)
 
 
-def wide_matrices(rows: Sequence[int], width: int, rounds: int) -> dict[str, list]:
+def readers(numbers: int, rounds: int) -> dict[str, float]:
+    """Return the bytes a second of several ways to go through an array; of each, the best run."""
+    array = torch.ones(numbers)
+    half, other = array.chunk(2)
+    matrix = array.view(-1, min(4096, numbers // 16))
+    row, column = torch.ones(matrix.shape[1]), torch.ones(len(matrix))
+    ways = {
+        "sum": array.sum,
+        "copy": lambda: other.copy_(half),
+        "dot": lambda: torch.dot(half, other),
+        "matrix times vector": lambda: torch.mv(matrix, row),
+        "vector times matrix": lambda: torch.mv(matrix.mT, column),
+        "dot by NumPy": lambda: np.dot(half.numpy(), other.numpy()),
+        "matrix times vector by NumPy": lambda: matrix.numpy() @ row.numpy(),
+        "vector times matrix by NumPy": lambda: column.numpy() @ matrix.numpy(),
+    }
+    for action in ways.values():
+        action()
+    seconds = {name: min(timed(way) for _ in range(rounds)) for name, way in ways.items()}
+    return {name: array.nbytes / least for name, least in seconds.items()}
+
+
+def wide_matrices(rows: Sequence[int], width: int, rounds: int) -> dict[str, object]:
     """Return the medians of products with large square matrices, fetched from memory."""
-    matrices, found = [torch.randn(width, width) for _ in range(8)], []
+    matrices = [torch.randn(width, width) for _ in range(4)]
+    programs = {
+        "F.linear": lambda x: [F.linear(x, w) for w in matrices],
+        "x @ W": lambda x: [x @ w for w in matrices],
+        "x @ W by NumPy": lambda x: [x.numpy() @ w.numpy() for w in matrices],
+    }
+    ways = {name: [] for name in programs}
     for count in rows:
         x = torch.randn(count, width)
-        calls = [(x, weight) for weight in matrices]
-        found.append(medians({"layers": each(calls)}, rounds)["layers"])
-    return {"width": width, "matrices": len(matrices), "rows": list(rows), "layers": found}
+        pieces = {name: partial(program, x) for name, program in programs.items()}
+        for name, seconds in medians(pieces, rounds).items():
+            ways[name].append(seconds)
+    fastest = [min(seconds) for seconds in zip(*ways.values(), strict=True)]
+    found = {"width": width, "matrices": len(matrices), "rows": list(rows), "layers": fastest}
+    return found | {"ways": ways}
 
 
-def routines() -> list[str]:
-    """Ask the library for the name and the sizes of what it runs for one row and for two."""
-    said = subprocess.run(
-        [sys.executable, "-c", ASKED, "one_pass"], env=os.environ | {"MKL_VERBOSE": "1"},
-        capture_output=True, text=True, check=False,
-    ).stdout  # fmt: skip
-    return re.findall(r"MKL_VERBOSE (\w+\(\w+,\w+,\d+,\d+,\d+)", said)
+def forms(rows: Sequence[int], numbers: int, rounds: int) -> list[dict]:
+    """Return the medians of products with as many numbers, in one matrix or in 32, wide or not."""
+    found, matrices = [], []
+    for width in (576, 4096):
+        for count in (1, 32):
+            height = numbers // count // width
+            form = {"matrices": count, "height": height, "width": width}
+            found.append(form | {"rows": list(rows), "seconds": []})
+            matrices.append([torch.randn(height, width) for _ in range(count)])
+    for count in rows:
+        pieces = {
+            str(number): each([(torch.randn(count, group[0].shape[1]), w) for w in group])
+            for number, group in enumerate(matrices)
+        }
+        for form, seconds in zip(found, medians(pieces, rounds).values(), strict=True):
+            form["seconds"].append(seconds)
+    return found
 
 
 @torch.no_grad()
@@ -217,6 +234,9 @@ def run(
     rounds: int = 21,
     wide_rows: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128),
     wide_width: int = 4096,
+    form_rows: Sequence[int] = (1, 4, 16),
+    form_numbers: int = 49_152 * 576,
+    array_numbers: int = 2**27,
     measuring: float = 3.0,
 ) -> tuple[dict, None]:
     """Time passes of so many tokens and their parts.
@@ -226,31 +246,31 @@ def run(
         rounds: of which the median is taken.
         wide_rows: for the large square matrices.
         wide_width: of these.
+        form_rows: for the matrices of several forms.
+        form_numbers: that each form has.
+        array_numbers: of the array that is read.
         measuring: seconds for the two numbers of the machine.
     """
     model = pretrained.load("smollm2-135m").model
     _, state = model.decode(torch.arange(SEEN)[None])
     machine = costs.measure_machine(threads=1, seconds=measuring)
-    array = torch.ones(2**27)
-    half = array[: 2**26]
-    streams = medians(
-        {"reading": array.sum, "copying": lambda: array[2**26 :].copy_(half)}, max(rounds // 2, 1)
-    )
+    read = readers(array_numbers, max(rounds // 2, 1))
     calls = recorded(lambda: model.decode(torch.zeros(1, 1, dtype=torch.long), state))
     weights = {"layers": [w for _, w in calls[:-1]], "output": [w for _, w in calls[-1:]]}
     single = single_parts(model, state, rounds)
     found = [pass_of(model, state, count, rounds) for count in rows]
-    names = ("whole", "layers", "output", "others", "near")
+    wide = wide_matrices(wide_rows, wide_width, max(rounds // 7, 1))
+    one_row = dict(zip(wide["rows"], wide["layers"], strict=True))[1]
+    read["one row of large matrices"] = 4 * wide["matrices"] * wide_width**2 / one_row
     return {
         "settings": {"rounds": rounds, "seen": SEEN}, "rows": list(rows),
-        **{name: [one[name] for one in found] for name in names},
-        "apart": [one["apart"] for one in found if "apart" in one],
+        **{name: [one[name] for one in found] for name in ("whole", "layers", "output", "others")},
         "single": single,
         "bytes": {name: sum(w.nbytes for w in group) for name, group in weights.items()},
         "flops": {name: sum(2 * w.numel() for w in group) for name, group in weights.items()},
         "machine_flops": machine.flops,
-        "reading": array.nbytes / streams["reading"],
-        "copying": array.nbytes / streams["copying"],
-        "wide": wide_matrices(wide_rows, wide_width, max(rounds // 5, 1)),
-        "routine": routines(),
+        "readers": read,
+        "reading": max(read.values()),
+        "wide": wide,
+        "forms": forms(form_rows, form_numbers, max(rounds // 2, 1)),
     }, None  # fmt: skip

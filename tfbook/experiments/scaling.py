@@ -18,7 +18,9 @@ that of the last 16 characters of each window; and the `seconds` that training t
 6 · parameters · tokens. That leaves out the map to the scores and the scores of attention: half of
 the work of the smallest decoder, a twelfth of that of the largest. `tried[kind][width][rate]` are
 the losses of the search, `found[kind][width]` is what it found. `redrawn` are laws fitted to cheap
-runs that were drawn with replacement, each as E, A, α, B, β: see :func:`redraw`.
+runs that were drawn with replacement, each as E, A, α, B, β: see :func:`redraw`. `redrawn_work` are
+such laws in which N is :func:`work_of`, so that 6 N D are all FLOPs: fitted to the cheap runs, and
+to all that read nothing twice. They were fitted to the runs afterwards.
 
 Source: [kaplan2020scaling], who count parameters in this way, and compare with LSTMs.
 Explained in: chapters/06_complexity, section "A law for the loss".
@@ -27,7 +29,7 @@ Explained in: chapters/06_complexity, section "A law for the loss".
 import dataclasses
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -51,6 +53,7 @@ __all__ = [
     "run",
     "size_of",
     "train",
+    "work_of",
 ]
 
 CONTEXT, BATCH, LATE = 64, 8, 16
@@ -165,6 +168,16 @@ def find(kind: str, search: Mapping[int, Sequence[float]], steps: int) -> tuple[
     return tried, found
 
 
+def work_of(run: Mapping) -> int:
+    """Count a sixth of the FLOPs that a decoder's run takes for a character: of all products.
+
+    The parameters of the matrices, the map to the scores among them, and for each layer two numbers
+    of the width for each place of the window, which queries compare and weights mix.
+    """
+    width, vocabulary = run["width"], int(letters("train").max()) + 1
+    return run["layers"] * (12 * width**2 + 2 * CONTEXT * width) + vocabulary * width
+
+
 def cheap_runs(runs: Sequence[Mapping], most: float = 1e11) -> list[Mapping]:
     """Return the decoders' runs of 300 steps and more that read nothing twice, below so much."""
     return [
@@ -177,13 +190,28 @@ def cheap_runs(runs: Sequence[Mapping], most: float = 1e11) -> list[Mapping]:
     ]
 
 
-def redraw(runs: Sequence[Mapping], samples: int = 100) -> list[list[float]]:
+def redraw(
+    runs: Sequence[Mapping],
+    samples: int = 100,
+    *,
+    most: float = 1e11,
+    size: Callable[[Mapping], float] = lambda run: run["parameters"],
+) -> list[list[float]]:
     """Return Chinchilla laws, each fitted to as many cheap runs, drawn with replacement.
 
     Each law is E, A, α, B, β. There are none where the runs are too few for a fit.
+
+    Args:
+        runs: of the log.
+        samples: how many laws.
+        most: FLOPs of a run that is cheap, as :func:`cheap_runs` counts them.
+        size: of a run, the N of the law.
     """
-    runs = cheap_runs(runs)
-    columns = [[each[name] for each in runs] for name in ("parameters", "tokens", "loss")]
+    runs = cheap_runs(runs, most)
+    columns = [
+        [size(each) for each in runs],
+        *([each[name] for each in runs] for name in ("tokens", "loss")),
+    ]
     if min(len(set(column)) for column in columns) < 3:
         return []
     laws = bootstrap(fit_chinchilla, *columns, samples=samples)
@@ -236,4 +264,8 @@ def run(
         },
         "seeds": list(seeds), "tried": tried, "found": found, "runs": runs,
         "redrawn": redraw(runs),
+        "redrawn_work": {
+            "cheap": redraw(runs, 60, size=work_of),
+            "all": redraw(runs, 60, most=math.inf, size=work_of),
+        },
     }, None  # fmt: skip

@@ -105,7 +105,8 @@ def route(
         top_k: K, how many experts a row asks for. With "expert_choice" the mean over the rows: the
             capacity, when omitted, is ⌈K · T / E⌉.
         kind: one of ``ROUTERS``.
-        bias: added to the scores for the choice only, not to the weights, (E,).
+        bias: added to p, with "sigmoid" to s, for the choice only: neither to the logits nor to the
+            weights, (E,).
         scale: factor on the weights.
         capacity: rows that an expert treats at most; the first choices of all rows come first, then
             the second ones, and among equals earlier rows. None for no limit.

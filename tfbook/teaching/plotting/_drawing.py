@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -158,7 +159,7 @@ class Drawing:
         self, x: float, y: float, numbers, *, label: str | None = None, shape: str | None = None,
         rows: Sequence[str] | None = None, cols: Sequence[str] | None = None,
         focus: int | None = None, tone: str = "blue", digits: int = 1, cell: float = 0.8,
-        tall: float = 0.62, written: bool = True, allowed=None,
+        tall: float = 0.62, written: bool = True, allowed=None, largest: float | None = None,
     ) -> Place:  # fmt: skip
         """Draw a matrix of numbers as cells, one row of it in the foreground.
 
@@ -179,10 +180,13 @@ class Drawing:
             tall: its height.
             written: whether the numbers stand in the cells.
             allowed: boolean `(n, m)`, True = allowed.
+            largest: what has the full strength of colour, and all beyond it, so that two matrices
+                can be compared; by default the largest number of this one.
 
         Raises:
             TypeError: if `numbers` is not made of numbers.
-            ValueError: if labels, focus or `allowed` do not fit, or a number is not finite.
+            ValueError: if labels, focus or `allowed` do not fit, or a number is not finite, or
+                `largest` is not above 0.
         """
         values = np.atleast_2d(array(numbers, "numbers"))
         if values.ndim != 2 or 0 in values.shape:
@@ -198,12 +202,14 @@ class Drawing:
         place = Place(x, y, m * cell, n * tall, n, m)
         if focus is not None:
             place.row(focus)
-        largest = np.abs(values[seen]).max(initial=0) or 1.0
+        if largest is not None and not 0 < largest < math.inf:
+            raise ValueError(f"largest must be a number above 0, got {largest!r}")
+        largest = largest or np.abs(values[seen]).max(initial=0) or 1.0
         with style():  # once: it costs more than a cell
             for i, j in np.ndindex(n, m):
                 self._cell(
                     (x + j * cell, y + i * tall, cell, tall),
-                    values[i, j] / largest if seen[i, j] else None,
+                    float(np.clip(values[i, j] / largest, -1, 1)) if seen[i, j] else None,
                     number_text(values[i, j], digits) if written and seen[i, j] else "",
                     focus is not None and i != focus,
                 )

@@ -1,22 +1,30 @@
-"""The exercises of chapter 08 on measuring: two models, and what their seeds can tell apart."""
+"""The exercises of chapter 08 on measuring: an experiment with two models, and what it shows."""
 
 import math
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
-from tfbook.teaching.exercises._spec import Exercise, expect_plain, parts
+from tfbook.teaching.exercises._spec import Exercise, Wrong, expect_plain, parts
 
-# seed-difference --------------------------------------------------------------------------------
+# two-small-models -------------------------------------------------------------------------------
 
 
-def seed_difference(plain: list[float], changed: list[float]) -> tuple[float, float]:
-    """Compare two models by the losses of their seeds.
+def judge(
+    train: Callable[[str, int], float], plain: str, changed: str, seeds: list[int]
+) -> tuple[float, float, str]:
+    """Train two models, each with all seeds, and judge their difference.
 
-    plain: losses of the plain model, one for each seed, at least two. changed: likewise, of the
-    changed model; there may be another number of them.
-    Returns: by how much the mean changes (below 0: the changed model is better), and the standard
-    error of that difference.
+    train: train(name, seed) trains the model of this name afresh and returns its loss.
+    plain: name of the one model. changed: of the other. seeds: at least two.
+    Returns: by how much the mean changes (below 0: the changed model is better); the standard
+    error of that difference, from the scatter of each model; and "not seen" up to two standard
+    errors, "a suspicion" up to three, "clear" beyond.
     """
     ...
+
+
+Losses = dict[str, dict[int, float]]
 
 
 def _mean(values: list[float]) -> float:
@@ -27,20 +35,53 @@ def _variance(values: list[float], less: int = 1) -> float:
     return sum((x - _mean(values)) ** 2 for x in values) / (len(values) - less)
 
 
-def _compare(compare: Any, plain: list[float], changed: list[float]) -> None:
-    def only(index: int) -> Any:
-        return lambda one, other: parts(compare(one, other), "difference", "error")[index]
+def _only(judge: Any, index: int) -> Any:
+    """Judge models whose losses are known, and return one of the results."""
 
-    runs = {"plain": plain, "changed": changed}
+    def one(losses: Losses, seeds: list[int]) -> Any:
+        found = judge(lambda name, seed: losses[name][seed], *losses, seeds)
+        return parts(found, "difference", "error", "word")[index]
+
+    return one
+
+
+def _runs_all(judge: Any) -> None:
+    """Each model is trained once with each seed."""
+    trained: list[tuple[str, int]] = []
+
+    def train(name: str, seed: int) -> float:
+        trained.append((name, seed))
+        return 2.0 + 0.1 * seed + 0.01 * len(name)
+
+    judge(train, "first", "second", [3, 8, 5])
+    runs = Counter(trained)
+    for name, other in (("first", "plain"), ("second", "changed")):
+        asked = sorted(seed for (each, seed) in runs.elements() if each == name)
+        if asked != [3, 5, 8]:
+            raise Wrong(
+                f"The {other} model was trained with the seeds {asked}. Train each model once "
+                "with every seed of the list: [3, 8, 5]."
+            )
+
+
+def _error(judge: Any) -> None:
+    """The difference of the means and its standard error."""
+    plain, changed = [2.3, 2.1, 2.2, 2.6], [2.0, 2.2, 2.1, 1.8]
+    seeds = [0, 1, 2, 3]
+    losses = {
+        "plain": dict(zip(seeds, plain, strict=True)),
+        "changed": dict(zip(seeds, changed, strict=True)),
+    }
+    runs = {"losses": losses, "seeds": seeds}
     change = _mean(changed) - _mean(plain)
-    expect_plain(only(0), runs, change, "The first result is the difference of the means.",
+    expect_plain(_only(judge, 0), runs, change, "The first result is the difference of the means.",
                  mistakes={
         "The sign is turned: a changed model with a lower loss has a difference below 0.": -change,
     })  # fmt: skip
     one, other = _variance(plain) / len(plain), _variance(changed) / len(changed)
     biased = _variance(plain, 0) / len(plain) + _variance(changed, 0) / len(changed)
     both = math.sqrt(_variance(plain) + _variance(changed))
-    expect_plain(only(1), runs, math.sqrt(one + other),
+    expect_plain(_only(judge, 1), runs, math.sqrt(one + other),
                  "The standard error is the root of the sum of two terms, one for each model: its "
                  "variance over its number of seeds.",
                  mistakes={
@@ -55,30 +96,42 @@ def _compare(compare: Any, plain: list[float], changed: list[float]) -> None:
     })  # fmt: skip
 
 
-def _difference_alike(compare: Any) -> None:
-    """Both models have as many seeds."""
-    _compare(compare, [2.3, 2.1, 2.2, 2.6], [2.0, 2.2, 2.1, 1.8])
+def _word(judge: Any) -> None:
+    """The verdict follows from how many standard errors it is, upwards or downwards."""
+    seeds = [5, 6, 9]
+    plain = dict(zip(seeds, (2.0, 2.1, 2.2), strict=True))
+
+    def moved(by: float) -> dict[str, Any]:
+        return {"losses": {"A": plain, "B": {s: x + by for s, x in plain.items()}}, "seeds": seeds}
+
+    # The standard error is 0.082 in all three.
+    expect_plain(_only(judge, 2), moved(-0.3), "clear",
+                 "Beyond three standard errors the word is \"clear\".", mistakes={
+        "A gain is a difference below 0, and this one is as large as a clear loss: compare its "
+        "size with the error.": "not seen",
+    })  # fmt: skip
+    expect_plain(_only(judge, 2), moved(0.2), "a suspicion",
+                 "Between two and three standard errors the words are \"a suspicion\".", mistakes={
+        "This difference is 2.4 standard errors. It is clear beyond three.": "clear",
+    })  # fmt: skip
+    expect_plain(_only(judge, 2), moved(0.1), "not seen",
+                 "Up to two standard errors the words are \"not seen\".")  # fmt: skip
 
 
-def _difference_unlike(compare: Any) -> None:
-    """One model has more seeds than the other."""
-    _compare(compare, [1.9, 2.0, 2.3, 2.2, 2.0, 1.8, 2.4], [2.2, 2.5, 2.1])
-
-
-SEED_DIFFERENCE = Exercise(
-    name="seed-difference",
-    title="A difference and its error",
-    level=1,
-    section='chapters/08_architectural_variants, section "What can be seen at all?"',
-    stub=seed_difference,
-    properties=(_difference_alike, _difference_unlike),
+TWO_SMALL_MODELS = Exercise(
+    name="two-small-models",
+    title="An experiment of your own",
+    level=2,
+    section='chapters/08_architectural_variants, section "Would a gain be seen?"',
+    stub=judge,
+    properties=(_runs_all, _error, _word),
     hints=(
-        "Each model gives a mean. How far would that mean move with other seeds?",
-        "The variance of a mean is the variance of single runs over their number. What happens to "
-        "variances when two independent numbers are subtracted?",
-        "`statistics.variance` divides by n - 1. You need it twice, each time over the number of "
-        "seeds of that model.",
+        "Begin with two lists of losses, one for each model. What has to be equal between them?",
+        "Each model gives a mean. The variance of a mean is the variance of single runs over their "
+        "number; what happens to variances when two independent numbers are subtracted?",
+        "`statistics.variance` divides by n - 1. The word depends on the size of the difference "
+        "over its error, whatever the sign.",
     ),
 )
 
-EXERCISES = (SEED_DIFFERENCE,)
+EXERCISES = (TWO_SMALL_MODELS,)

@@ -1,135 +1,152 @@
-"""The exercises of chapter 06 on counting: FLOPs of one token, bytes of attention weights."""
+"""The exercises of chapter 06 on counting: FLOPs of an answer, bytes of attention weights."""
 
 from typing import Any
 
 from tfbook.teaching.exercises._spec import Exercise, Wrong, expect_number
 
-# token-flops ------------------------------------------------------------------------------------
+# answer-flops -----------------------------------------------------------------------------------
 
 
-def token_flops(
+def answer_flops(
     d_model: int, n_layers: int, n_heads: int, n_kv_heads: int, d_head: int, d_ff: int,
-    vocab_size: int, context: int,
+    vocab_size: int, prompt: int, answer: int,
 ) -> int:  # fmt: skip
-    """Count the FLOPs that a decoder in the style of LLaMA spends on one new token.
+    """Count the FLOPs with which a decoder in the style of LLaMA reads a prompt and answers it.
 
+    The prompt goes through in one pass, then each written token but the last, which nobody reads.
     Keys and values of earlier tokens come from a cache. A layer has attention, in which n_heads
     heads of queries share n_kv_heads heads of keys and values, and a feed-forward network of the
-    kind SwiGLU; nothing has a bias. A linear layer behind the last one gives the logits. Count
-    matrix products only, and a multiplication with its addition as 2 FLOPs.
+    kind SwiGLU; nothing has a bias. Each token meets itself and those before it, and no later ones.
+    A linear layer behind the last one gives the scores of the vocabulary, only where a token is
+    chosen by them. Count matrix products only, and a multiplication with its addition as 2 FLOPs.
 
     d_model: width. n_layers: layers. n_heads: heads of the queries. n_kv_heads: heads of keys and
     values. d_head: width of one head. d_ff: hidden features of the network. vocab_size: tokens of
-    the vocabulary. context: positions that the token sees, itself included.
+    the vocabulary. prompt: tokens that are read, at least 1. answer: tokens that are written, at
+    least 1.
     Returns: the number of FLOPs, an int.
     """
     ...
 
 
-def _layer_flops(d: int, heads: int, shared: int, width: int, d_ff: int, context: int) -> int:
-    attention = 4 * d * heads * width + 4 * d * shared * width + 4 * heads * width * context
-    return attention + 6 * d * d_ff
+def _row_flops(d: int, heads: int, shared: int, width: int, d_ff: int) -> int:
+    return 4 * d * heads * width + 4 * d * shared * width + 6 * d * d_ff
 
 
-def _flops_odd(flops: Any) -> None:
-    """Projections, scores, network and logits are counted, each with the right sizes."""
-    d, n, h, g, w, f, v, c = 52, 3, 6, 2, 7, 37, 101, 11
+def _answer_odd(flops: Any) -> None:
+    """Rows, allowed pairs and scores of the vocabulary are counted, each as often as it comes."""
+    d, n, h, g, w, f, v, p, a = 52, 3, 6, 2, 7, 37, 101, 12, 5
     sizes = dict(
-        d_model=d, n_layers=n, n_heads=h, n_kv_heads=g, d_head=w, d_ff=f, vocab_size=v, context=c
-    )
-    one, logits = _layer_flops(d, h, g, w, f, c), 2 * d * v
-    right = n * one + logits
+        d_model=d, n_layers=n, n_heads=h, n_kv_heads=g, d_head=w, d_ff=f, vocab_size=v,
+        prompt=p, answer=a,
+    )  # fmt: skip
+    row, pair, scores = n * _row_flops(d, h, g, w, f), n * 4 * h * w, 2 * d * v
+    t = p + a - 1  # tokens that go through the layers
+    pairs = t * (t + 1) // 2
+    right = t * row + pairs * pair + a * scores
+    again = [p + k for k in range(a)]  # lengths that a program without a cache would read
     expect_number(flops, sizes, right, {
         "These are multiplications with their additions. Each of them is 2 FLOPs.": right // 2,
-        "The output layer is missing: d_model features to vocab_size logits.": right - logits,
-        "The network has two matrices here. SwiGLU has three: gate, up and down.":
-            right - n * 2 * d * f,
+        "The output layer was counted for every token that goes through. Its scores are needed "
+        "only where a token is chosen, once for each written one.": right + (t - a) * scores,
+        "The output layer was counted once. Each written token is chosen by scores of its own.":
+            right - (a - 1) * scores,
+        "The output layer is missing: d_model features to vocab_size scores.": right - a * scores,
+        "The output layer was counted in each layer. It comes once for each written token.":
+            right + (n - 1) * a * scores,
+        "The last written token was sent through the layers too. Nobody reads it.":
+            right + row + (t + 1) * pair,
+        "Only the prompt went through the layers. Each written token but the last is read too.":
+            p * row + p * (p + 1) // 2 * pair + a * scores,
+        "Each step read the whole text again. The cache holds the keys and values of what was "
+        "read: a token goes through the layers once.":
+            sum(again) * row + sum(m * (m + 1) // 2 for m in again) * pair + a * scores,
+        "Each token met all others, later ones too. The mask leaves token i the first i tokens.":
+            right + (t * t - pairs) * pair,
+        "A token meets itself too: it was left out of the pairs.": right - t * pair,
+        "Attention uses each pair twice: for a score, then for the sum of the values.":
+            right - pairs * pair // 2,
+        "Scores and sum are missing. They have no parameters, but each allowed pair costs.":
+            right - pairs * pair,
         "The scores were counted with n_kv_heads. Keys and values are shared, but each of the "
-        "n_heads query heads has scores and a sum of its own.": right - n * 4 * (h - g) * w * c,
-        "Keys and values were projected to n_heads heads. They have n_kv_heads.":
-            right + n * 4 * d * (h - g) * w,
-        "All projections were counted with n_kv_heads. Queries and output have n_heads.":
-            right - n * 4 * d * (h - g) * w,
-        "The layers were counted once. Each of the n_layers layers computes.": one + logits,
-        "The output layer was counted in each layer. It comes once.": right + (n - 1) * logits,
-        "The context is squared. One new token has one row of scores, not one for each position.":
-            right + n * 4 * h * w * (c * c - c),
-        "The layers were counted for all positions. Those before are done: the cache holds their "
-        "keys and values.": (c * right, right + (c - 1) * n * one,
-                             right + (c - 1) * n * (one - 4 * h * w * c)),
-        "The embedding was counted as a product. It looks up one row: no FLOPs.": right + logits,
-        "The token sees itself too: it was left out of the context.": right - n * 4 * h * w,
-        "Attention uses the context twice: scores with the keys, then a sum of the values.":
-            right - n * 2 * h * w * c,
-        "Scores and sum are missing. They have no parameters, but each position seen costs.":
-            right - n * 4 * h * w * c,
+        "n_heads query heads has scores and a sum of its own.": right - pairs * n * 4 * (h - g) * w,
         "The scores were counted with d_model features. A query has n_heads·d_head.":
-            right + n * 4 * (d - h * w) * c,
+            right + pairs * n * 4 * (d - h * w),
         "The scores of one head were counted. Each of the n_heads heads has its own.":
-            right - n * 4 * (h - 1) * w * c,
+            right - pairs * n * 4 * (h - 1) * w,
+        "The network has two matrices here. SwiGLU has three: gate, up and down.":
+            right - t * n * 2 * d * f,
+        "Keys and values were projected to n_heads heads. They have n_kv_heads.":
+            right + t * n * 4 * d * (h - g) * w,
+        "All projections were counted with n_kv_heads. Queries and output have n_heads.":
+            right - t * n * 4 * d * (h - g) * w,
         "The projections of attention were counted as d_model × d_model. Queries have "
         "n_heads·d_head features, keys and values n_kv_heads·d_head.":
-            right + n * (8 * d * d - 4 * d * (h + g) * w),
-        "The output projection of attention is missing: n_heads·d_head features back to d_model.":
-            right - n * 2 * d * h * w,
-        "Keys and values were counted once together. Each has a matrix.": right - n * 2 * d * g * w,
-        "The backward pass was counted too. Here the model reads a token and learns nothing.":
-            3 * right,
+            right + t * n * (8 * d * d - 4 * d * (h + g) * w),
+        "The layers were counted once. Each of the n_layers layers computes.":
+            (t * row + pairs * pair) // n + a * scores,
+        "The backward pass was counted too. Here the model learns nothing.": 3 * right,
     })  # fmt: skip
 
 
-def _flops_shared(flops: Any) -> None:
-    """Fewer heads of keys and values make two projections smaller and nothing else."""
-    sizes = dict(d_model=20, n_layers=2, n_heads=12, d_head=3, d_ff=31, vocab_size=17, context=5)
-    found = {shared: flops(**sizes, n_kv_heads=shared) for shared in (12, 4, 1)}
-    for shared in (4, 1):
-        got, wanted = found[12] - found[shared], 2 * 4 * 20 * (12 - shared) * 3
-        if got != wanted:
-            raise Wrong(
-                "With fewer heads of keys and values, their two projections shrink by d_model · "
-                f"d_head products for each head, and nothing else does. From 12 heads to {shared}:",
-                given={**sizes, "n_kv_heads": shared}, got=got, wanted=wanted,
-            )  # fmt: skip
-
-
-def _flops_context(flops: Any) -> None:
-    """Each position more costs 4·n_layers·n_heads·d_head FLOPs, the hundredth like the second."""
+def _answer_split(flops: Any) -> None:
+    """A token costs as much to write as to read, but for the scores that it is chosen by."""
     sizes = dict(d_model=20, n_layers=2, n_heads=6, n_kv_heads=3, d_head=5, d_ff=31, vocab_size=17)
-    first = flops(**sizes, context=1)
-    for context in (2, 3, 100, 4096):
-        got, wanted = flops(**sizes, context=context) - first, (context - 1) * 4 * 2 * 6 * 5
+    first = flops(**sizes, prompt=30, answer=1)
+    for moved in (1, 7, 29):
+        case = {**sizes, "prompt": 30 - moved, "answer": 1 + moved}
+        got, wanted = flops(**case) - first, moved * 2 * 20 * 17
         if got != wanted:
             raise Wrong(
-                "The FLOPs should grow by the same number with each position that is seen. From 1 "
-                f"position to {context}:",
-                given={**sizes, "context": context}, got=got, wanted=wanted,
+                "As many tokens go through the layers, and meet as many before them, whether they "
+                "are read or written. Only the scores of the vocabulary are computed more often. "
+                f"With {moved} of 30 tokens of the prompt written instead, there should be so many "
+                "FLOPs more:", given=case, got=got, wanted=wanted,
             )  # fmt: skip
 
 
-def _flops_smollm(flops: Any) -> None:
-    """SmolLM2-135M spends 276 million FLOPs on its hundredth token."""
+def _answer_grows(flops: Any) -> None:
+    """The thousandth token costs more than the first by the tokens that it meets."""
+    sizes = dict(
+        d_model=20, n_layers=2, n_heads=6, n_kv_heads=3, d_head=5, d_ff=31, vocab_size=17, answer=1
+    )
+    row, pair = 2 * _row_flops(20, 6, 3, 5, 31), 2 * 4 * 6 * 5
+    for n in (2, 100, 1000):
+        case = {**sizes, "prompt": n}
+        got, wanted = flops(**case) - flops(**{**sizes, "prompt": n - 1}), row + n * pair
+        if got != wanted:
+            raise Wrong(
+                f"With a prompt of {n:,} tokens in place of {n - 1:,}, one more token goes through "
+                f"the layers, and meets {n:,}, itself included. That should be so many FLOPs more:",
+                given=case, got=got, wanted=wanted,
+            )  # fmt: skip
+
+
+def _answer_smollm(flops: Any) -> None:
+    """SmolLM2-135M reads 1,000 tokens and writes 200 for 316 billion FLOPs."""
     sizes = dict(
         d_model=576, n_layers=30, n_heads=9, n_kv_heads=3, d_head=64, d_ff=1536,
-        vocab_size=49_152, context=100,
+        vocab_size=49_152, prompt=1000, answer=200,
     )  # fmt: skip
-    expect_number(flops, sizes, 275_871_744, {})
+    expect_number(flops, sizes, 315_641_180_160, {})
 
 
-TOKEN_FLOPS = Exercise(
-    name="token-flops",
-    title="What does the next token cost?",
+ANSWER_FLOPS = Exercise(
+    name="answer-flops",
+    title="What does an answer cost?",
     level=2,
-    section='chapters/06_complexity, section "Count the products"',
-    stub=token_flops,
-    properties=(_flops_odd, _flops_shared, _flops_context, _flops_smollm),
+    section='chapters/06_complexity, section "Two ceilings"',
+    stub=answer_flops,
+    properties=(_answer_odd, _answer_split, _answer_grows, _answer_smollm),
     hints=(
-        "Write down the shape of every matrix that the token's vector meets on its way to the "
-        "logits. A matrix with a·b numbers costs one vector 2·a·b FLOPs.",
-        "A layer has seven matrices: four in attention, three in the network. Two of the four are "
-        "narrower. Besides, every query head meets context keys and as many values.",
-        "With `q = n_heads * d_head` and `kv = n_kv_heads * d_head`, the four matrices of "
-        "attention have `2 * d_model * (q + kv)` numbers. Scores and sum take `4 * q * context` "
-        "FLOPs a layer.",
+        "Sort the work into three kinds: what each token costs that goes through the layers, what "
+        "each pair of tokens costs, and what each choice of a token costs. How often does each "
+        "kind come?",
+        "Take a prompt of 3 tokens and an answer of 2. Which tokens go through the layers? Write "
+        "down whom each of them meets, and from which rows a token is chosen.",
+        "A layer has seven matrices, with `2 * d_model * (q + kv) + 3 * d_model * d_ff` numbers, "
+        "where `q = n_heads * d_head` and `kv = n_kv_heads * d_head`. A pair costs `4 * q` FLOPs a "
+        "layer. The pairs of t tokens are 1 + 2 + … + t.",
     ),
     warm=("torch._dynamo",),  # PyTorch's counter of FLOPs loads it
 )
@@ -196,14 +213,14 @@ def _memory_width(memory: Any) -> None:
 
 
 def _memory_layer(memory: Any) -> None:
-    """512 tokens and 8 heads keep 8 MiB of 32-bit weights in one layer."""
+    """512 tokens and 8 heads keep 8.4 MB of 32-bit weights in one layer."""
     sizes = dict(n=512, d_model=512, n_heads=8, n_layers=1, bytes_per_number=4)
     expect_number(memory, sizes, 8 * 2**20, {})
 
 
 ATTENTION_MEMORY = Exercise(
     name="attention-memory",
-    title="Half a gibibyte too much",
+    title="Half a gigabyte too much",
     level=2,
     section='chapters/06_complexity, section "Where memory goes"',
     stub=attention_memory,
@@ -219,4 +236,4 @@ ATTENTION_MEMORY = Exercise(
     broken=True,
 )
 
-EXERCISES = (TOKEN_FLOPS, ATTENTION_MEMORY)
+EXERCISES = (ANSWER_FLOPS, ATTENTION_MEMORY)

@@ -62,6 +62,12 @@ def wide_patching():
     )
 
 
+def tall_patching():
+    """Many rows of shares between 0 and 1, as the book has them."""
+    effects = {kind: x.abs().clamp(max=1) for kind, x in some_effects(30, 14).items()}
+    return explorables.patching_grid(effects, rows=range(30), columns=NAMES[:14])
+
+
 def rolled(**changes):
     return explorables.rollout_stepper(some_patterns(4, 9), NAMES[:9], **changes)
 
@@ -70,6 +76,7 @@ FIGURES = {
     "patching": lambda: [patching()],
     "away": lambda: [patching(chosen=(2, 5))],
     "wide": lambda: [wide_patching()],
+    "tall": lambda: [tall_patching()],
     "one": lambda: [explorables.patching_grid({"x": [[-2.0]]}, rows=["a"], columns=["b"])],
     "rollout": lambda: [rolled()],
     "deep": lambda: [
@@ -189,6 +196,23 @@ def test_names_that_do_not_fit_are_left_out_but_for_the_chosen(visit):
     after = page.evaluate(shown, "top")
     assert after[-1] == 39 and all(39 - i >= before[1] for i in after[:-1])
     assert 0 in page.evaluate(shown, "left")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("name", ["patching", "tall"])
+def test_names_and_bars_stand_beside_their_cells(visit, name, width):
+    """The sides are as long as the map: none pulls it apart."""
+    page = visit(name, width=width)
+    box = lambda css: page.locator(css).first.bounding_box()  # noqa: E731
+    cells = box("svg.tfx-mapped")
+    for side in (".tfx-left", ".tfx-columnbars"):
+        assert [box(side)[key] for key in ("y", "height")] == pytest.approx(
+            [cells["y"], cells["height"]], abs=2
+        )
+    for side in (".tfx-top", ".tfx-rowbars"):
+        assert [box(side)[key] for key in ("x", "width")] == pytest.approx(
+            [cells["x"], cells["width"]], abs=2
+        )
 
 
 def test_a_grid_of_one_cell(visit):

@@ -9,7 +9,6 @@ import functools
 import json
 import random
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +16,16 @@ from torch.nn import functional
 
 from tests.package import test_live_model as package
 from tests.site import test_explorables as others
+from tests.site.live_pages import (
+    HOSTS,
+    SLOW,
+    WATCH,
+    longest_frame,
+    models_asked,
+    opener,
+    slowed,
+    unseen_bugs,
+)
 from tests.site.test_explorables import axe_faults, check_widths, control, lay_out, tap_slider
 from tfbook import attention, generation, models, positions, pretrained
 from tfbook.pretrained import round_model, round_rows
@@ -59,7 +68,7 @@ def rounded():
 # ---------------------------------------------------------------------- the library by itself
 
 # Functions of both files in one module, as `module_source` puts them.
-LIBRARY = ("tensors", "language_model")
+LIBRARY = ("workers", "tensors", "language_model")
 LOAD = """async (source) => {
   const url = URL.createObjectURL(new Blob([source], { type: 'text/javascript' }));
   window.ours = await import(url);
@@ -326,7 +335,7 @@ def test_a_long_text_leaves_the_window(plain):
     assert check_model(plain, length=262, kept=3, off=(), place=4)
 
 
-T, M = LIBRARY
+_, T, M = LIBRARY
 # The file, the check that sees the bug, the text, and what stands there instead.
 MUTANTS = [
     (T, "matmul", "weight * b[p * m + j]", "weight * b[j * k + p]"),
@@ -627,53 +636,25 @@ def test_unknown_characters_are_left_out_with_a_word(visit, rounded):
 
 @pytest.fixture
 def fresh_page(browser):
-    """A page of its own context, with what it asks for.
-
-    `before` runs before its scripts, `script` stands in place of the figure's module.
-    """
-    made = []
-
-    def opened(address, before=None, script=None):
-        context = browser.new_context()
-        made.append(context)
-        if before:
-            context.add_init_script(before)
-        page = context.new_page()
-        if script:
-            page.route("**/live_model.js", lambda route: route.fulfill(body=script))
-        page.asked, page.complaints = [], []
-        page.on("request", lambda request: page.asked.append(request.url))
-        page.on("console", lambda m: m.type == "error" and page.complaints.append(m.text))
-        page.on("pageerror", lambda e: page.complaints.append(str(e)))
-        page.goto(address)
-        page.wait_for_function(others.ALIVE)
-        return page
-
-    yield opened
-    for context in made:
-        context.close()
+    """Open pages of a context of their own."""
+    yield from opener(browser, "live_model")
 
 
-@pytest.mark.parametrize("host", ["http", "file", "no worker", "worker that fails"])
+@pytest.mark.parametrize("host", HOSTS)
 def test_nothing_is_loaded_before_it_is_asked_for(fresh_page, folder, figures_at, rounded, host):
     origin = figures_at if host != "file" else folder.as_uri()
-    before = {
-        "no worker": "delete window.Worker",
-        "worker that fails": "window.Worker = class { constructor() { throw Error('no'); } }",
-    }.get(host)
-    page = fresh_page(f"{origin}/two.html", before)
-    models = [url for url in page.asked if "/models/" in url]
-    assert models == []
+    page = fresh_page(f"{origin}/two.html", HOSTS[host])
+    assert models_asked(page) == []
     control(page, "ask").nth(1).click()
     page.wait_for_function(f"{READY}.length === 1")
-    assert len([url for url in page.asked if "/models/" in url]) == 1
+    assert len(models_asked(page)) == 1
     place = page.locator(".tfx-live > .tfx-opened:not([hidden])").get_attribute("data-place")
     assert place == {"http": "worker"}.get(host, "page")
     logits = package.read(rounded, [CHARACTERS.index(c) for c in "Or not"])[2][-1]
     assert numbers(page, "logit")[0] == near(logits.tolist())
     control(page, "ask").first.click()  # the other figure takes what is there
     page.wait_for_function(f"{READY}.length === 2")
-    assert len([url for url in page.asked if "/models/" in url]) == 1
+    assert len(models_asked(page)) == 1
     assert page.complaints == []
 
 
@@ -698,24 +679,9 @@ FIGURE_MUTANTS = [
 
 
 def test_planted_bugs_of_the_figure_are_seen(fresh_page, figures_at, rounded):
-    sync_api = pytest.importorskip("playwright.sync_api")
-    source = explorables.module_source("live_model")
-    unseen = []
-    for old, new in FIGURE_MUTANTS:
-        assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times"
-        text = json.dumps(source.replace(old, new))
-        script = f"(window.tfbookModules ||= {{}}).live_model = {text};"
-        page = fresh_page(f"{figures_at}/changed.html", script=script)
-        ask(page)
-        try:
-            check_changed(page, rounded)
-            unseen.append(f"{old} -> {new}")
-        except (AssertionError, sync_api.Error):
-            pass
-    assert unseen == []
-
-
-SLOW = 6  # a phone's processor
+    seen = lambda page: check_changed(ask(page), rounded)  # noqa: E731
+    address = f"{figures_at}/changed.html"
+    assert unseen_bugs(fresh_page, address, "live_model", FIGURE_MUTANTS, seen) == []
 
 
 @pytest.mark.parametrize("host", ["worker", "page"])
@@ -723,29 +689,17 @@ def test_a_slow_page_does_not_freeze(fresh_page, figures_at, host, record_proper
     """Between two frames the page answers, also where it does the work itself."""
     before = "delete window.Worker" if host == "page" else None
     page = ask(fresh_page(f"{figures_at}/live.html", before))
-    session = page.context.new_cdp_session(page)
-    session.send("Emulation.setCPUThrottlingRate", {"rate": SLOW})
-    page.evaluate(
-        """() => {
-          let last = performance.now();
-          window.longest = 0;
-          const frame = (now) => {
-            window.longest = Math.max(window.longest, now - last);
-            last = now;
-            requestAnimationFrame(frame);
-          };
-          requestAnimationFrame(frame);
-        }"""
-    )
+    slowed(page, SLOW)
+    page.evaluate(WATCH)
     control(page, "write").click()
     page.wait_for_function("document.querySelector('.tfx-written').textContent.length > 20")
-    writing = page.evaluate("() => { const l = window.longest; window.longest = 0; return l; }")
+    writing = longest_frame(page)
     control(page, "write").click()
     wait_written(page)
     control(page, "text").fill("Speak, speak, I charge thee, speak. Who art thou that")
     settled(page)
-    reading = page.evaluate("window.longest")
-    session.send("Emulation.setCPUThrottlingRate", {"rate": 1})
+    reading = longest_frame(page)
+    slowed(page, 1)
     record_property("longest_ms", json.dumps({"writing": writing, "reading": reading}))
     assert writing < 1000 and reading < 3000  # a guard against what takes seconds; no stop-watch
 
@@ -792,11 +746,3 @@ def test_the_page_of_the_book_has_no_fault(look, note_weights, site, rounded):
     faults, weight = look(name, home=site.as_uri(), then=then)
     note_weights({name: weight})
     assert faults == []
-
-
-def test_the_weights_stand_beside_the_modules():
-    """Where the page looks for them, the book's build writes them."""
-    from book.tools import live
-
-    source = Path(_base.FOLDER / "live_model.js").read_text(encoding="utf-8")
-    assert "../models/${name}.js" in source and live.FOLDER == "models"

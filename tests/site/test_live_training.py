@@ -15,8 +15,16 @@ import torch
 
 from tests.package import training_checks as checks
 from tests.site import test_explorables as others
+from tests.site.live_pages import (
+    HOSTS,
+    SLOW,
+    WATCH,
+    longest_frame,
+    opener,
+    slowed,
+    unseen_bugs,
+)
 from tests.site.test_explorables import axe_faults, check_widths, control, lay_out, tap_slider
-from tfbook.teaching import explorables
 from tfbook.teaching.explorables import _training
 
 pytestmark = pytest.mark.browser
@@ -234,7 +242,9 @@ def test_what_is_learned_by_heart_is_said(visit):
 def test_lines_of_the_text_are_marked(visit):
     page = visit("short")
     run_to(page, 30)
-    count = page.locator(".tfx-drawn .tfx-known").count()
+    copied = page.locator(".tfx-drawn .tfx-copied")
+    count = copied.count()
+    assert copied.first.evaluate("n => getComputedStyle(n).transform") == "none"  # in its line
     lines = page.locator(".tfx-drawn").get_attribute("data-written").split("\n")[:-1]
     lines = [line for line in lines if line]
     assert count == sum(line in ("yes", "no") for line in lines) > 0
@@ -243,37 +253,14 @@ def test_lines_of_the_text_are_marked(visit):
 
 @pytest.fixture
 def fresh_page(browser):
-    """A page of its own context; `before` runs before its scripts."""
-    made = []
-
-    def opened(address, before=None, script=None):
-        context = browser.new_context()
-        made.append(context)
-        if before:
-            context.add_init_script(before)
-        page = context.new_page()
-        if script:
-            page.route("**/live_training.js", lambda route: route.fulfill(body=script))
-        page.complaints = []
-        page.on("console", lambda m: m.type == "error" and page.complaints.append(m.text))
-        page.on("pageerror", lambda e: page.complaints.append(str(e)))
-        page.goto(address)
-        page.wait_for_function(others.ALIVE)
-        return page
-
-    yield opened
-    for context in made:
-        context.close()
+    """Open pages of a context of their own."""
+    yield from opener(browser, "live_training")
 
 
-@pytest.mark.parametrize("host", ["http", "file", "no worker", "worker that fails"])
+@pytest.mark.parametrize("host", HOSTS)
 def test_every_host_learns_the_same(fresh_page, folder, figures_at, host):
     origin = figures_at if host != "file" else folder.as_uri()
-    before = {
-        "no worker": "delete window.Worker",
-        "worker that fails": "window.Worker = class { constructor() { throw Error('no'); } }",
-    }.get(host)
-    page = fresh_page(f"{origin}/cat.html", before)
+    page = fresh_page(f"{origin}/cat.html", HOSTS[host])
     done = run_to(page, 5)
     check_page(page, TEXT, seed=3, steps=done)
     place = page.locator(".tfx-learn").get_attribute("data-place")
@@ -281,20 +268,6 @@ def test_every_host_learns_the_same(fresh_page, folder, figures_at, host):
     assert page.complaints == []
 
 
-SLOW = 6  # a phone's processor
-WATCH = """() => {
-  let last = performance.now();
-  window.longest = 0;
-  window.tasks = [];
-  new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((e) => e.duration)))
-    .observe({ type: 'longtask' });
-  const frame = (now) => {
-    window.longest = Math.max(window.longest, now - last);
-    last = now;
-    requestAnimationFrame(frame);
-  };
-  requestAnimationFrame(frame);
-}"""
 
 
 @pytest.mark.parametrize("host", ["worker", "page"])
@@ -305,12 +278,11 @@ def test_a_slow_page_does_not_freeze(fresh_page, figures_at, host, record_proper
     step(page)
     page.evaluate(WATCH)
     run_to(page, 15)
-    found = page.evaluate("() => { const l = window.longest; window.longest = 0; return l; }")
-    session = page.context.new_cdp_session(page)
-    session.send("Emulation.setCPUThrottlingRate", {"rate": SLOW})
+    found = longest_frame(page)
+    slowed(page, SLOW)
     run_to(page, value(page, "step") + 5)
-    slow = page.evaluate("window.longest")
-    session.send("Emulation.setCPUThrottlingRate", {"rate": 1})
+    slow = longest_frame(page)
+    slowed(page, 1)
     tasks = page.evaluate("Math.max(0, ...window.tasks)")
     record_property("longest_ms", json.dumps({"frame": found, "slow": slow, "task": tasks}))
     assert found < 1000 and slow < 3000  # a guard against what takes seconds; no stop-watch
@@ -327,23 +299,13 @@ MUTANTS = [
 
 
 def test_planted_bugs_of_the_figure_are_seen(fresh_page, figures_at):
-    sync_api = pytest.importorskip("playwright.sync_api")
-    source = explorables.module_source("live_training")
-    unseen = []
-    for old, new in MUTANTS:
-        assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times"
-        text = json.dumps(source.replace(old, new))
-        script = f"(window.tfbookModules ||= {{}}).live_training = {text};"
-        page = fresh_page(f"{figures_at}/two.html", script=script)
-        page.set_default_timeout(5000)
-        try:
-            control(page, "learn_luck").first.click()
-            step(page, 2)
-            check_page(page, TEXT, n_layers=2, layer=1, head=1, seed=1, probe="dog sat", steps=2)
-            unseen.append(f"{old} -> {new}")
-        except (AssertionError, sync_api.Error):
-            pass
-    assert unseen == []
+    def seen(page):
+        control(page, "learn_luck").first.click()
+        step(page, 2)
+        check_page(page, TEXT, n_layers=2, layer=1, head=1, seed=1, probe="dog sat", steps=2)
+
+    address = f"{figures_at}/two.html"
+    assert unseen_bugs(fresh_page, address, "live_training", MUTANTS, seen, 5_000) == []
 
 
 def test_it_fits(visit):

@@ -6,7 +6,6 @@ same rounded weights in PyTorch, in float64 on both sides.
 """
 
 import functools
-import json
 import random
 
 import pytest
@@ -14,6 +13,16 @@ import pytest
 from tests.package import node
 from tests.package import translator_checks as checks
 from tests.site import test_explorables as others
+from tests.site.live_pages import (
+    HOSTS,
+    SLOW,
+    WATCH,
+    longest_frame,
+    models_asked,
+    opener,
+    slowed,
+    unseen_bugs,
+)
 from tests.site.test_explorables import axe_faults, check_widths, control, lay_out, tap_slider
 from tfbook.data import BOS, EOS
 from tfbook.teaching import explorables
@@ -319,48 +328,21 @@ def test_any_text_can_be_typed(visit):
 
 @pytest.fixture
 def fresh_page(browser):
-    """A page of its own context, with what it asks for.
-
-    `before` runs before its scripts, `script` stands in place of the figure's module.
-    """
-    made = []
-
-    def opened(address, before=None, script=None):
-        context = browser.new_context()
-        made.append(context)
-        if before:
-            context.add_init_script(before)
-        page = context.new_page()
-        if script:
-            page.route("**/live_translator.js", lambda route: route.fulfill(body=script))
-        page.asked, page.complaints = [], []
-        page.on("request", lambda request: page.asked.append(request.url))
-        page.on("console", lambda m: m.type == "error" and page.complaints.append(m.text))
-        page.on("pageerror", lambda e: page.complaints.append(str(e)))
-        page.goto(address)
-        page.wait_for_function(others.ALIVE)
-        return page
-
-    yield opened
-    for context in made:
-        context.close()
+    """Open pages of a context of their own."""
+    yield from opener(browser, "live_translator")
 
 
 READY = "document.querySelectorAll('.tfx-translator > .tfx-opened:not([hidden]):not([data-busy])')"
 
 
-@pytest.mark.parametrize("host", ["http", "file", "no worker", "worker that fails"])
+@pytest.mark.parametrize("host", HOSTS)
 def test_nothing_is_loaded_before_it_is_asked_for(fresh_page, folder, figures_at, host):
     origin = figures_at if host != "file" else folder.as_uri()
-    before = {
-        "no worker": "delete window.Worker",
-        "worker that fails": "window.Worker = class { constructor() { throw Error('no'); } }",
-    }.get(host)
-    page = fresh_page(f"{origin}/two.html", before)
-    assert [url for url in page.asked if "/models/" in url] == []
+    page = fresh_page(f"{origin}/two.html", HOSTS[host])
+    assert models_asked(page) == []
     control(page, "ask").nth(1).click()
     page.wait_for_function(f"{READY}.length === 1")
-    assert len([url for url in page.asked if "/models/" in url]) == 1
+    assert len(models_asked(page)) == 1
     place = page.locator(".tfx-translator > .tfx-opened:not([hidden])").get_attribute("data-place")
     assert place == {"http": "worker"}.get(host, "page")
     best = _steps("Open it.", (), 4, 1)[-1][1][0]
@@ -368,7 +350,7 @@ def test_nothing_is_loaded_before_it_is_asked_for(fresh_page, folder, figures_at
     assert told == near(best.score)
     control(page, "ask").first.click()  # the other figure takes what is there
     page.wait_for_function(f"{READY}.length === 2")
-    assert len([url for url in page.asked if "/models/" in url]) == 1
+    assert len(models_asked(page)) == 1
     assert page.complaints == []
 
 
@@ -395,24 +377,9 @@ FIGURE_MUTANTS = [
 
 
 def test_planted_bugs_of_the_figure_are_seen(fresh_page, figures_at):
-    sync_api = pytest.importorskip("playwright.sync_api")
-    source = explorables.module_source("live_translator")
-    unseen = []
-    for old, new in FIGURE_MUTANTS:
-        assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times"
-        text = json.dumps(source.replace(old, new))
-        script = f"(window.tfbookModules ||= {{}}).live_translator = {text};"
-        page = fresh_page(f"{figures_at}/changed.html", script=script)
-        page.set_default_timeout(8_000)
-        try:
-            check_changed(ask(page))
-            unseen.append(f"{old} -> {new}")
-        except (AssertionError, KeyError, ValueError, sync_api.Error):
-            pass
-    assert unseen == []
-
-
-SLOW = 6  # a phone's processor
+    seen = lambda page: check_changed(ask(page))  # noqa: E731
+    address = f"{figures_at}/changed.html"
+    assert unseen_bugs(fresh_page, address, "live_translator", FIGURE_MUTANTS, seen, 8_000) == []
 
 
 @pytest.mark.parametrize("host", ["worker", "page"])
@@ -420,24 +387,12 @@ def test_a_slow_page_does_not_freeze(fresh_page, figures_at, host, record_proper
     """Between two frames the page answers, also where it does the work itself."""
     before = "delete window.Worker" if host == "page" else None
     page = ask(fresh_page(f"{figures_at}/translator.html", before))
-    session = page.context.new_cdp_session(page)
-    session.send("Emulation.setCPUThrottlingRate", {"rate": SLOW})
-    page.evaluate(
-        """() => {
-          let last = performance.now();
-          window.longest = 0;
-          const frame = (now) => {
-            window.longest = Math.max(window.longest, now - last);
-            last = now;
-            requestAnimationFrame(frame);
-          };
-          requestAnimationFrame(frame);
-        }"""
-    )
+    slowed(page, SLOW)
+    page.evaluate(WATCH)
     control(page, "text").fill("You can send files using the Bluetooth settings window.")
     settled(page)
-    longest = page.evaluate("window.longest")
-    session.send("Emulation.setCPUThrottlingRate", {"rate": 1})
+    longest = longest_frame(page)
+    slowed(page, 1)
     speed = float(shown(page).get("speed", ["0"])[0])
     record_property("longest_ms", longest)
     record_property("tokens_a_second_throttled", speed)

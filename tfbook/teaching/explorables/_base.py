@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tfbook.teaching.boxes import box
 
@@ -50,8 +51,8 @@ NAMES = (
 QUESTIONS = ("quiz", "predict", "explain")
 # What modules import, each from those before it.
 HELPERS = (
-    "shared", "asking", "maps", "workers", "tensors", "language_model", "translation_model",
-    "training_model",
+    "shared", "asking", "shades", "maps", "workers", "tensors", "language_model",
+    "translation_model", "training_model",
 )  # fmt: skip
 
 
@@ -203,6 +204,33 @@ class Explorable:
             if view and key in view:
                 bundle[key] = view[key]
         return bundle
+
+
+class LazyExplorable(Explorable):
+    """A figure that needs a file of numbers, which it gets when the reader asks for it.
+
+    The page has the file beside the modules; in JupyterLab Python hands it over, as `file` among
+    the data, once the control `asked` is true.
+    """
+
+    def __init__(self, module: str, *, file: Callable[[], Any], **given):
+        """Keep what makes the file, and all that a figure has."""
+        super().__init__(module, **given)
+        self.__dict__["_file"] = file
+
+    @property
+    def widget(self):
+        """The live widget, made when it is first asked for."""
+        first = self._widget is None
+        made = super().widget
+        if first:
+            made.observe(self._hand_over, "asked")
+            self._hand_over({"new": self._state["asked"]})
+        return made
+
+    def _hand_over(self, change: Mapping) -> None:
+        if change["new"] and "file" not in self._widget.data:
+            self._widget.data = {**self.data, "file": self._file()}
 
 
 def _live() -> bool:

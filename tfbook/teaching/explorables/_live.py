@@ -10,7 +10,14 @@ from torch import Tensor
 from tfbook import pretrained
 from tfbook.generation import Sampling
 from tfbook.pretrained import round_model
-from tfbook.teaching.explorables._base import Explorable, boolean, number, whole, wrapped
+from tfbook.teaching.explorables._base import (
+    Explorable,
+    LazyExplorable,
+    boolean,
+    number,
+    whole,
+    wrapped,
+)
 from tfbook.teaching.explorables._weights import live_script, model_file
 
 TITLE = "A language model in the page"
@@ -112,26 +119,10 @@ def live_model(
         "size": len(live_script(NAME).encode()), "cost": LOSS["rounded"] - LOSS["shipped"],
         "loss": LOSS["rounded"],
     }  # fmt: skip
-    return _Live("live_model", data=data, state=state, checks=checks, results=_results, text=_said)
-
-
-class _Live(Explorable):
-    """The figure; in JupyterLab it hands over the weights when the reader asks."""
-
-    @property
-    def widget(self):
-        """The live widget, made when it is first asked for."""
-        first = self._widget is None
-        made = super().widget
-        if first:
-            made.observe(self._hand_over, "asked")
-            self._hand_over({"new": self._state["asked"]})
-        return made
-
-    def _hand_over(self, change: Mapping) -> None:
-        if change["new"] and "file" not in self._widget.data:
-            file = model_file(pretrained.load(NAME))
-            self._widget.data = {**self.data, "file": file}
+    return LazyExplorable(
+        "live_model", file=lambda: model_file(pretrained.load(NAME)), data=data, state=state,
+        checks=checks, results=_results, text=_said,
+    )  # fmt: skip
 
 
 # --------------------------------------------------------------------------------- what it computes

@@ -2,11 +2,17 @@
 
 import base64
 import json
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from tfbook.teaching.explorables._base import Explorable, boolean, one_of, whole, wrapped
+from tfbook.teaching.explorables._base import (
+    Explorable,
+    LazyExplorable,
+    boolean,
+    one_of,
+    whole,
+    wrapped,
+)
 from tfbook.teaching.explorables._heads import AHEAD, SHARES, head_stats
 
 NAMES = {"smollm2-135m": "SmolLM2-135M", "minilm-l6": "MiniLM-L6"}
@@ -132,26 +138,10 @@ def pretrained_attention(
         "shares": [[key, label] for key, label in places.items()],
         "script": {"name": name, "size": len(attention_script(model)), "causal": causal},
     }  # fmt: skip
-    return _Lazy("head_viewer", data=data, state=state, checks=checks, results=results, text=words)
-
-
-class _Lazy(Explorable):
-    """The figure; in JupyterLab it hands over the weights when the reader asks."""
-
-    @property
-    def widget(self):
-        """The live widget, made when it is first asked for."""
-        first = self._widget is None
-        made = super().widget
-        if first:
-            made.observe(self._hand_over, "asked")
-            self._hand_over({"new": self._state["asked"]})
-        return made
-
-    def _hand_over(self, change: Mapping) -> None:
-        if change["new"] and "file" not in self._widget.data:
-            model = self.data["script"]["name"].removeprefix("attention-")
-            self._widget.data = {**self.data, "file": _file(model)}
+    return LazyExplorable(
+        "head_viewer", file=lambda: _file(model), data=data, state=state, checks=checks,
+        results=results, text=words,
+    )  # fmt: skip
 
 
 @cache

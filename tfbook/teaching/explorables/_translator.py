@@ -12,7 +12,14 @@ from tfbook import pretrained
 from tfbook.data import BOS, EOS, SPECIALS, english_french
 from tfbook.generation import Hypothesis, beam_search
 from tfbook.pretrained import round_model
-from tfbook.teaching.explorables._base import Explorable, boolean, number, whole, wrapped
+from tfbook.teaching.explorables._base import (
+    Explorable,
+    LazyExplorable,
+    boolean,
+    number,
+    whole,
+    wrapped,
+)
 from tfbook.teaching.explorables._weights import live_script, load_translator, translator_file
 
 TITLE = "A translator in the page"
@@ -104,27 +111,10 @@ def live_translator(
         "weights": sum(weight.numel() for weight in loaded.model.parameters()),
         "pairs": len(english_french("train")), "size": len(live_script(NAME).encode()),
     }  # fmt: skip
-    return _Translator(
-        "live_translator", data=data, state=state, checks=checks, results=_results, text=_said
-    )
-
-
-class _Translator(Explorable):
-    """The figure; in JupyterLab it hands over the weights when the reader asks."""
-
-    @property
-    def widget(self):
-        """The live widget, made when it is first asked for."""
-        first = self._widget is None
-        made = super().widget
-        if first:
-            made.observe(self._hand_over, "asked")
-            self._hand_over({"new": self._state["asked"]})
-        return made
-
-    def _hand_over(self, change: Mapping) -> None:
-        if change["new"] and "file" not in self._widget.data:
-            self._widget.data = {**self.data, "file": translator_file(load_translator())}
+    return LazyExplorable(
+        "live_translator", file=lambda: translator_file(load_translator()), data=data, state=state,
+        checks=checks, results=_results, text=_said,
+    )  # fmt: skip
 
 
 # --------------------------------------------------------------------------------- what it computes

@@ -1,24 +1,9 @@
 import { called, choice, follow, h, options, reading, show, slider, stat, summary, tokenRow, unpackWeights } from "./shared.js";
+import { shades, visible } from "./shades.js";
+import { fetchWeights, handedOver } from "./workers.js";
 
 const LEVELS = 10; // shades of a map
 const MANY = 32; // with more heads than these only those of one layer are drawn, and all in an overview
-const visible = Math.sqrt; // how strongly a weight is filled: 0.01 shall be seen
-
-/** One path for each shade, made of runs of cells: far fewer nodes than a rectangle for each cell. */
-function shades(rows) {
-  const paths = Array.from({ length: LEVELS + 1 }, () => []);
-  rows.forEach((row, i) => {
-    for (let j = 0; j < row.length; ) {
-      const level = Math.round(LEVELS * visible(row[j]));
-      let end = j + 1;
-      while (end < row.length && Math.round(LEVELS * visible(row[end])) === level) end++;
-      paths[level].push(`M${j} ${i}h${end - j}v1h${j - end}z`);
-      j = end;
-    }
-  });
-  return paths.map((d, level) => level && d.length
-    ? h("path", { d: d.join(""), class: "tfx-shade", style: { "--heat": `${(100 * level) / LEVELS}%` } }) : null).filter(Boolean);
-}
 
 /** The same numbers as head_stats in _heads.py. */
 function statistics(rows, tokens) {
@@ -38,30 +23,6 @@ function statistics(rows, tokens) {
     entropy: Math.max(0, mean(queries.map((i) => -sum(rows[i].map((w) => (w > 0 ? w * Math.log(w) : 0)))))),
   };
 }
-
-/** The codes of all weights of a model, from a script beside the one that brought this module. */
-function fetchCodes(name) {
-  return new Promise((resolve, reject) => {
-    if (window.tfbookWeights?.[name]) return resolve(window.tfbookWeights[name]);
-    const beside = document.querySelector('script[src*="explorables/head_viewer.js"]').src;
-    const script = document.createElement("script");
-    script.src = new URL(`../models/${name}.js`, beside);
-    script.onload = () => resolve(window.tfbookWeights[name]);
-    script.onerror = () => (script.remove(), reject(new Error(`${name}.js did not load`)));
-    document.head.append(script);
-  });
-}
-
-/** In JupyterLab Python brings them. */
-const handedOver = (model) => new Promise((go) => {
-  const look = () => {
-    if (!model.get("data").file) return;
-    model.off("change:data", look);
-    go(model.get("data").file);
-  };
-  model.on("change:data", look);
-  look();
-});
 
 /** Rows of one head out of bytes, as rows_of in _pretrained.py reads them: 255 √w each. */
 function rowsOfBytes({ n_layers, n_heads, texts, script: { causal } }, bytes) {
@@ -92,7 +53,7 @@ function askFirst({ model, el }, open) {
         model.set("asked", true);
         model.save_changes();
       }
-      const codes = window.tfbookModules?.head_viewer ? await fetchCodes(name) : await handedOver(model);
+      const codes = window.tfbookModules?.head_viewer ? await fetchWeights("head_viewer", name) : await handedOver(model);
       if (ended) return;
       const focused = ask.getRootNode().activeElement === ask;
       const rowsOf = rowsOfBytes(data, Uint8Array.from(atob(codes), (c) => c.charCodeAt(0)));
@@ -293,13 +254,13 @@ function view({ model, el, rowsOf: given }) {
       shownMinis = drawn;
       minis.forEach((m) => {
         m.picture.setAttribute("viewBox", `0 0 ${n} ${n}`);
-        m.picture.replaceChildren(...shades(rowsOf(a.text, m.at(), m.head)));
+        m.picture.replaceChildren(...shades(rowsOf(a.text, m.at(), m.head), LEVELS));
       });
     }
     const key = `${a.text} ${a.layer} ${a.head}`;
     if (key !== shownHead) {
       shownHead = key;
-      shadesOf.replaceChildren(...shades(a.rows));
+      shadesOf.replaceChildren(...shades(a.rows, LEVELS));
       name.textContent = `Layer ${a.layer}, head ${a.head}`;
       const facts = statistics(a.rows, a.tokens);
       drawOverview();

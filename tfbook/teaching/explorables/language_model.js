@@ -1,5 +1,6 @@
 // A language model of characters in plain JavaScript: the forward pass, token by token with a cache,
 // and who does the work. The weights are those that `model_file` in _weights.py wrote.
+import { slices } from "./workers.js";
 import { attendCached, emptyCache, matvec8, plus, remember, rmsNorm, rotaryTable, rotate, row8, silu, softmaxOf } from "./tensors.js";
 
 /** The model of a file: its sizes, and its weights by the part that they belong to. */
@@ -90,19 +91,9 @@ export function drawn(p, uniform) {
     `chance(seed, i)` is the i-th number of a seed. */
 export function servant(tell, chance, slice = 12) {
   const latest = { look: 0, write: 0 };
-  let model = null, written = null, since = performance.now();
-  const letOthersIn = () => new Promise((go) => {
-    const { port1, port2 } = new MessageChannel();
-    port1.onmessage = () => (port1.close(), go());
-    port2.postMessage(null);
-  });
-  const mayGoOn = async ({ kind, id }) => {
-    if (performance.now() - since > slice) {
-      await letOthersIn();
-      since = performance.now();
-    }
-    return latest[kind] === id;
-  };
+  const pause = slices(slice);
+  let model = null, written = null;
+  const mayGoOn = async ({ kind, id }) => (await pause(), latest[kind] === id);
 
   /** Read a text; null if nobody waits for it any more. */
   async function readText(request, ids, changes = () => ({})) {

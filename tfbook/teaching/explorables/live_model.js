@@ -1,20 +1,13 @@
 import { called, h, listed, options, reading, show, slider, summary, tokenRow, uniform } from "./shared.js";
+import { shades, visible } from "./shades.js";
+import { fetchWeights, handedOver, hire } from "./workers.js";
 import { softmaxOf } from "./tensors.js";
 import { cutDown, servant } from "./language_model.js";
 
-const LEVELS = 8; // shades of a map
 const FIRST = 8; // rows of the table before the reader asks for all
 const WRITTEN = 200; // characters written for one press
-const PATIENCE = 3000; // ms until the page does the work itself
-const visible = Math.sqrt; // how strongly a weight is filled: 0.01 shall be seen
 const STYLE = `
-.tfx-live .tfx-opened { display: grid; gap: 1rem; }
-.tfx-live .tfx-opened > * { min-width: 0; }
-.tfx-live .tfx-part-title { font-weight: 700; padding-top: 0.9rem !important; border-top: 1px solid var(--tfx-edge); }
-.tfx-live .tfx-off-grid { display: grid; grid-template-columns: auto repeat(6, minmax(0, 1fr)); gap: 4px; align-items: center; max-width: 34rem; font-size: 0.86em; }
-.tfx-live .tfx-off-grid .tfx-option span { min-width: 0; padding: 0 0.1rem; font-size: 0.95em; }
-.tfx-live .tfx-off-grid .tfx-option input:not(:checked) + span { border-style: dashed; text-decoration: line-through; }
-.tfx-live .tfx-off-grid .tfx-option input:indeterminate + span { text-decoration: none; border-style: solid; }
+.tfx-live .tfx-off-grid { --parts: 6; max-width: 34rem; }
 .tfx-live .tfx-lens td { text-align: left; white-space: normal; line-height: 1.7; }
 .tfx-live .tfx-lens td:last-child { text-align: right; }
 .tfx-live .tfx-guess { display: inline-grid; grid-auto-flow: column; gap: 0.35em; align-items: baseline; padding: 0 0.35em; border-radius: 4px; border: 1px solid var(--tfx-edge); background: color-mix(in oklab, var(--tfx-hot) calc(0.8 * var(--heat, 0%)), var(--tfx-paper)); }
@@ -29,61 +22,6 @@ const STYLE = `
 .tfx-live .tfx-dropped-here .tfx-token { outline: 3px dashed var(--tfx-blue); }
 .tfx-live .tfx-patched .tfx-token { border: 2px solid var(--tfx-red) !important; }
 `;
-
-/** A worker where the host allows one; elsewhere the page does the work itself, in slices. `hear` is
-    called with each answer; `tell` of what comes back takes requests. */
-function hire(source, hear) {
-  return new Promise((go) => {
-    const here = () => go({ where: "page", tell: servant(hear, uniform), end() {} });
-    if (typeof Worker === "undefined" || !source) return here();
-    try {
-      const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
-      const worker = new Worker(address, { type: "module" });
-      const timer = setTimeout(() => (worker.terminate(), here()), PATIENCE);
-      worker.onerror = (event) => {
-        event.preventDefault();
-        clearTimeout(timer);
-        here();
-      };
-      worker.onmessage = ({ data }) => {
-        if (data.kind !== "here") return hear(data);
-        clearTimeout(timer);
-        go({ where: "worker", tell: (request) => worker.postMessage(request), end: () => worker.terminate() });
-      };
-    } catch {
-      here();
-    }
-  });
-}
-
-/** The weights, from a script beside the one that brought this module. */
-function fetchWeights(name) {
-  return new Promise((resolve, reject) => {
-    if (window.tfbookWeights?.[name]) return resolve(window.tfbookWeights[name]);
-    const beside = document.querySelector('script[src*="explorables/live_model.js"]').src;
-    const script = document.createElement("script");
-    script.src = new URL(`../models/${name}.js`, beside);
-    script.onload = () => resolve(window.tfbookWeights[name]);
-    script.onerror = () => (script.remove(), reject(new Error(`${name}.js did not load`)));
-    document.head.append(script);
-  });
-}
-
-/** One path for each shade of a causal map, made of runs of cells. */
-function shades(rows) {
-  const paths = Array.from({ length: LEVELS + 1 }, () => []);
-  rows.forEach((row, i) => {
-    const levels = Array.from(row, (w) => Math.round(LEVELS * visible(w)));
-    for (let j = 0; j < levels.length; ) {
-      let end = j + 1;
-      while (end < levels.length && levels[end] === levels[j]) end++;
-      paths[levels[j]].push(`M${j} ${i}h${end - j}v1h${j - end}z`);
-      j = end;
-    }
-  });
-  return paths.map((d, level) => level && d.length
-    ? h("path", { d: d.join(""), class: "tfx-shade", style: { "--heat": `${(100 * level) / LEVELS}%` } }) : null).filter(Boolean);
-}
 
 const places = (n) => ["embedding", ...Array.from({ length: n }, (_, layer) => `layer ${layer}`)];
 const falling = (numbers) => [...numbers.keys()].sort((a, b) => numbers[b] - numbers[a] || a - b);
@@ -115,8 +53,8 @@ export default {
       try {
         const ours = window.tfbookModules?.live_model;
         if (!get("asked")) save({ asked: true });
-        const file = ours ? await fetchWeights(data.name) : await handedOver();
-        const hired = await hire(ours ?? get("_esm"), hear);
+        const file = ours ? await fetchWeights("live_model", data.name) : await handedOver(model);
+        const hired = await hire(ours ?? get("_esm"), (tell) => servant(tell, uniform), hear);
         if (ended) return hired.end();
         worker = hired;
         worker.tell({ kind: "open", file });
@@ -126,16 +64,6 @@ export default {
         console.warn("live model", error.message);
       }
     }
-    /** In JupyterLab Python brings the weights. */
-    const handedOver = () => new Promise((go) => {
-      const look = () => {
-        if (!get("data").file) return;
-        model.off("change:data", look);
-        go(get("data").file);
-      };
-      model.on("change:data", look);
-      look();
-    });
     function hear(answer) {
       if (answer.kind === "ready") {
         ask.hidden = true;

@@ -9,7 +9,6 @@ const POINTS = 150; // of the curve at most
 const FOLLOWED = 12; // characters that are looked at, where nothing else is said
 const visible = Math.sqrt; // how strongly a weight is filled: 0.01 shall be seen
 const STYLE = `
-.tfx-learn .tfx-part-title { font-weight: 700; padding-top: 0.9rem !important; border-top: 1px solid var(--tfx-edge); }
 .tfx-learn textarea.tfx-field { font-family: var(--pst-font-family-monospace, monospace); font-size: 0.9em; padding: 0.4em 0.75em; line-height: 1.4; }
 .tfx-learn .tfx-two-columns { display: grid; gap: 1rem; grid-template-columns: minmax(0, 1fr); align-items: start; }
 @container (min-width: 46rem) { .tfx-learn .tfx-two-columns { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); gap: 1.5rem; } }
@@ -18,7 +17,7 @@ const STYLE = `
 .tfx-learn .tfx-mini svg path { fill: color-mix(in oklab, var(--tfx-blue) var(--heat, 0%), var(--tfx-wash)); shape-rendering: crispEdges; }
 .tfx-learn .tfx-drawn { display: flex; flex-wrap: wrap; gap: 4px; margin: 0; padding: 0; list-style: none; min-height: 8.2em; align-content: start; }
 .tfx-learn .tfx-drawn li { margin: 0; padding: 0 0.45em; border-radius: 4px; border: 1px solid var(--tfx-edge); background: var(--tfx-wash); font-family: var(--pst-font-family-monospace, monospace); font-size: 0.86em; line-height: 1.6; min-height: 1.7em; max-width: 100%; overflow-wrap: anywhere; white-space: pre-wrap; }
-.tfx-learn .tfx-drawn li.tfx-known { border: 1px dashed var(--tfx-rim); background: none; }
+.tfx-learn .tfx-drawn li.tfx-copied { border: 1px dashed var(--tfx-rim); background: none; }
 .tfx-learn .tfx-words-now { min-height: 3em; }
 .tfx-learn .tfx-words-now[data-kind="bad"] { padding-left: 0.7rem !important; border-left: 4px solid var(--tfx-red); }
 .tfx-learn .tfx-rate { stroke: var(--tfx-ink); stroke-dasharray: 2 3; }
@@ -306,7 +305,7 @@ export default {
       const whole = all.slice(0, -1).filter((line) => line), rest = all.at(-1);
       const known = (line) => run.lines.has(line);
       sample.replaceChildren(...whole.map((line) => known(line)
-        ? h("li", { class: "tfx-known" }, line, h("span", { class: "tfx-hidden" }, ", which stands in the text")) : h("li", {}, line)),
+        ? h("li", { class: "tfx-copied" }, line, h("span", { class: "tfx-hidden" }, ", which stands in the text")) : h("li", {}, line)),
       ...(rest ? [h("li", {}, `${rest}…`)] : []));
       sample.dataset.written = text;
       counted.textContent = whole.length > 1 ? `Of ${whole.length} whole lines ${whole.filter(known).length} stand in the text (dashed).` : "";

@@ -1,22 +1,15 @@
 import { called, h, listed, reading, show, slider, summary, tokenRow } from "./shared.js";
+import { shades, visible } from "./shades.js";
 import { fetchWeights, handedOver, hire } from "./workers.js";
 import { decodeIds, encodeText, faceOf, openTokenizer, translating } from "./translation_model.js";
 
-const LEVELS = 8; // shades of a map
 const PACE = 450; // ms for a token, when it is written slowly
 const WIDE = 84, TALL = 32; // room of a token in the tree
 const CELL = 24; // of the grid
 const LONG = 9; // characters of a token in a drawing
-const visible = Math.sqrt; // how strongly a weight is filled: 0.01 shall be seen
 const STYLE = `
-.tfx-translator .tfx-opened { display: grid; gap: 1rem; }
-.tfx-translator .tfx-opened > * { min-width: 0; }
-.tfx-translator .tfx-part-title { font-weight: 700; padding-top: 0.9rem !important; border-top: 1px solid var(--tfx-edge); }
 .tfx-translator .tfx-two { display: grid; gap: 0 1.5rem; grid-template-columns: minmax(0, 1fr); }
-.tfx-translator .tfx-off-grid { display: grid; grid-template-columns: auto repeat(5, minmax(0, 1fr)); gap: 4px; align-items: center; max-width: 32rem; font-size: 0.86em; }
-.tfx-translator .tfx-off-grid .tfx-option span { min-width: 0; padding: 0 0.1rem; font-size: 0.95em; }
-.tfx-translator .tfx-off-grid .tfx-option input:not(:checked) + span { border-style: dashed; text-decoration: line-through; }
-.tfx-translator .tfx-off-grid .tfx-option input:indeterminate + span { text-decoration: none; border-style: solid; }
+.tfx-translator .tfx-off-grid { --parts: 5; max-width: 32rem; }
 .tfx-translator .tfx-result { padding: 0.6rem 0.8rem !important; border-radius: 8px; background: var(--tfx-wash); min-height: 3.1em; overflow-wrap: anywhere; font-weight: 600; }
 .tfx-translator .tfx-source { display: flex; flex-wrap: wrap; gap: 4px; }
 .tfx-translator .tfx-source .tfx-token { display: inline-grid; place-items: center; min-height: 40px; min-width: 2rem; padding: 0.1rem 0.4em; border: 1px solid var(--tfx-edge); border-radius: 8px; font-weight: 600; text-align: center; line-height: 1.3; font-size: 0.9em; }
@@ -47,22 +40,6 @@ const short = (token) => {
   const letters = [...(token.length > 1 ? listed(token) : token === " " ? "␣" : token === "\n" ? "⏎" : token)];
   return letters.length > LONG ? letters.slice(0, LONG - 1).join("") + "…" : letters.join("");
 };
-
-/** One path for each shade of a map, made of runs of cells. */
-function tints(rows) {
-  const paths = Array.from({ length: LEVELS + 1 }, () => []);
-  rows.forEach((row, i) => {
-    const levels = Array.from(row, (w) => Math.round(LEVELS * visible(w)));
-    for (let j = 0; j < levels.length; ) {
-      let end = j + 1;
-      while (end < levels.length && levels[end] === levels[j]) end++;
-      paths[levels[j]].push(`M${j} ${i}h${end - j}v1h${j - end}z`);
-      j = end;
-    }
-  });
-  return paths.map((d, level) => level && d.length
-    ? h("path", { d: d.join(""), class: "tfx-shade", style: { "--heat": `${(100 * level) / LEVELS}%` } }) : null).filter(Boolean);
-}
 
 const meanOf = (rows) => Array.from(rows[0], (_, j) => rows.reduce((sum, row) => sum + row[j], 0) / rows.length);
 
@@ -352,7 +329,7 @@ export default {
       Object.assign(map.style, { position: "absolute", left: `${origin[0]}px`, top: `${origin[1]}px`, overflow: "visible" });
       Object.assign(grid.style, { width: `${origin[0] + width + 2}px`, height: `${origin[1] + height + 2}px` });
       shadesOf.setAttribute("transform", `scale(${CELL})`);
-      shadesOf.replaceChildren(h("rect", { class: "tfx-shade", width: columns.length, height: rows.length, style: { "--heat": "0%" } }), ...tints(looks.map((each) => rowOf(each, layer, head))));
+      shadesOf.replaceChildren(h("rect", { class: "tfx-shade", width: columns.length, height: rows.length, style: { "--heat": "0%" } }), ...shades(looks.map((each) => rowOf(each, layer, head))));
       names.replaceChildren(
         ...rows.map((token, i) => h("span", { class: "tfx-rowname", style: { left: 0, top: `${origin[1] + i * CELL}px`, width: `${origin[0] - 6}px`, height: `${CELL}px` } }, short(token))),
         ...columns.map((token, j) => h("span", { class: "tfx-columnname", style: { left: `${origin[0] + j * CELL}px`, top: 0, width: `${CELL}px`, height: `${origin[1] - 6}px` } }, short(token))));
@@ -360,7 +337,7 @@ export default {
     function drawMinis(looks) {
       minis.forEach(({ layer, head, picture }) => {
         picture.setAttribute("viewBox", `0 0 ${seen.ids.length} ${looks.length}`);
-        picture.replaceChildren(...tints(looks.map((each) => rowOf(each, layer, head))));
+        picture.replaceChildren(...shades(looks.map((each) => rowOf(each, layer, head))));
       });
     }
     function drawControls() {

@@ -139,14 +139,14 @@ def layers_by_trying(n_layers, cache_per_token, state, length, room):
         if a * cache_per_token * length + (n_layers - a) * state <= room
     ]
     a = max(fits)
-    return ["attention" if i * a % n_layers < a else "state" for i in range(n_layers)]
+    return ["attention" if (i + 1) * a % n_layers < a else "state" for i in range(n_layers)]
 
 
 @right("hybrid-layers")
 def layers_by_a_formula(n_layers, cache_per_token, state, length, room):
     more = cache_per_token * length - state
     a = n_layers if more <= 0 else min(n_layers, (room - n_layers * state) // more)
-    places = {-(-n_layers * j // a) for j in range(a)}
+    places = {-(-n_layers * j // a) - 1 for j in range(1, a + 1)}
     return ["attention" if i in places else "state" for i in range(n_layers)]
 
 
@@ -184,6 +184,7 @@ def layers_behind(*given):
     return sorted(layers_by_trying(*given), reverse=True)
 
 
-@wrong("hybrid-layers", "the first layer comes first")
-def layers_from_the_last(*given):
-    return layers_by_trying(*given)[::-1]
+@wrong("hybrid-layers", "stands below the states of its group")
+def layers_from_the_first(*given):
+    chosen = layers_by_trying(*given)
+    return chosen[-1:] + chosen[:-1]

@@ -52,15 +52,17 @@ BUILT = {
     "answers": lambda m: count(m.Reader(pretrained.load("minilm-l6"))),
     "associative_recall": lambda m: count(*map(m.Recaller, m.MIXERS)),
     "batch_size": lambda m: count(m.model(SHAKESPEARE)) & of_log("batch_size"),
-    "beyond_recall": lambda m: count(
-        *(m.reader_of(mixers, SHAKESPEARE) for mixers in m.READERS.values())
-    ),
     "bottleneck": lambda m: count(*map(m.model_of, m.MODELS)),
     "brackets": lambda m: count(m.model_of()),
     "choices": lambda m: count(*map(m.model_of, m.CHANGES)),
     "choices_again": lambda m: count(*map(m.model_of, m.CHOSEN)),
     "choices_controls": lambda m: count(*map(m.model_of, ("twice the width", *m.CHOSEN))),
     "choices_deep": lambda m: count(*map(m.model_of, m.NAMES)),
+    "choices_longer": lambda m: count(
+        *map(m.model_of, (*m.TEXT, *m.RATES, *m.ROOM, *m.QUIET, m.ONLY_LAST)),
+        *map(m.deep_of, m.DEEP),
+    ),
+    "copying": lambda m: count(*(m.model_of(m.mixers_of(name)) for name in m.COPIERS)),
     "curriculum": lambda m: curriculum(),
     "decay": lambda m: count(m.begin("pre", 0, n_layers=2, d_model=64)),
     "depth": lambda m: count(
@@ -90,6 +92,7 @@ BUILT = {
     "pretrained_attention": lambda m: count(*(pretrained.load(n).model for n in m.MODELS)),
     "pretrained_heads": lambda m: count(*(pretrained.load(n).model for n in m.MODELS.values())),
     "recall": lambda m: count(*map(m.Recaller, m.MODELS)),
+    "recall_again": lambda m: count(*(m.Recaller([mixer]) for mixer, _ in m.LAYERS.values())),
     "repetition": lambda m: count(small(SHAKESPEARE)),
     "root_of_width": lambda m: count(m.Player(256, True, torch.Generator())),
     "scaling": lambda m: {m.size_of(m.model_of(k, w))[0] for k in m.LAYERS for w in m.LAYERS[k]},
@@ -107,6 +110,7 @@ BUILT = {
     "transfer": lambda m: count(*(m.model(width, way, 0) for width in (32, 256) for way in m.WAYS)),
     "translation": lambda m: of_log("translation"),
     "translator": lambda m: of_log("translator", "transformer"),
+    "two_tokens": lambda m: count(*(m.Recaller(m.mixers_of(name)) for name in m.STACKS)),
     "valley": lambda m: {m.scaling.size_of(m.model_of(m.WIDTHS[-1]))[0]},
     "warmup": lambda m: count(m.begin("pre", 0), m.begin("post", 0)),
 }

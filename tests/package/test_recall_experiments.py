@@ -6,16 +6,20 @@ import torch
 from tfbook import experiments
 from tfbook.experiments import (
     associative_recall,
-    beyond_recall,
+    copying,
     hybrid_share,
     new_story,
+    recall_again,
+    state_sizes,
     told_again,
+    two_tokens,
 )
 from tfbook.recurrent import DeltaMixer, Mamba2Mixer
 
-RECALL, SHARE, BEYOND = map(
-    experiments.log, ("associative_recall", "hybrid_share", "beyond_recall")
+RECALL, SHARE, COPYING = map(
+    experiments.log, ("associative_recall", "hybrid_share", "copying")
 )
+AGAIN_RECALL, TWO = map(experiments.log, ("recall_again", "two_tokens"))
 SIZES, STORY, AGAIN = map(experiments.log, ("state_sizes", "new_story", "told_again"))
 
 
@@ -63,8 +67,8 @@ def test_of_a_new_story_counts_what_is_said_in_earnest(old):
 
 
 def test_what_is_to_be_copied_stands_on_both_sides_of_the_marker():
-    tokens = beyond_recall.letters_of(5, 7, torch.Generator().manual_seed(0))
-    assert tokens.shape == (7, 11) and (tokens[:, 5] == beyond_recall.LETTERS).all()
+    tokens = copying.letters_of(5, 7, torch.Generator().manual_seed(0))
+    assert tokens.shape == (7, 11) and (tokens[:, 5] == copying.LETTERS).all()
     assert torch.equal(tokens[:, :5], tokens[:, 6:]) and (tokens[:, :5] < 26).all()
 
 
@@ -104,8 +108,7 @@ def test_states_are_of_equal_size():
 
 @pytest.mark.parametrize(
     "part",
-    [RECALL, *(SHARE[part] for part in ("joined", "apart", "apart_longer")), BEYOND["again"], SIZES,
-     STORY, AGAIN],
+    [RECALL, *(SHARE[part] for part in ("joined", "apart", "apart_longer")), SIZES, STORY, AGAIN],
 )  # fmt: skip
 def test_the_rate_is_the_best_of_those_that_were_tried(part):
     for name, tried in part["rates"].items():
@@ -167,11 +170,52 @@ def test_narrow_mamba_has_keys_as_long_as_the_others():
     assert [(part.n_heads, part.d_state, part.d_head) for part in found] == [(2, 16, 16)]
 
 
-def test_losses_and_shares_are_in_their_bounds():
-    assert BEYOND["text"].keys() == beyond_recall.READERS.keys()
-    assert all(1.5 < loss < 3 for loss in BEYOND["text"].values())
-    assert BEYOND["copied"].keys() == beyond_recall.COPIERS.keys()
-    assert all(0 < share <= 1 for shares in BEYOND["copied"].values() for share in shares)
+def test_copied_letters_are_shares_of_each_model_and_length():
+    assert COPYING["copied"].keys() == set(copying.COPIERS)
+    for runs in COPYING["copied"].values():
+        assert len(runs) == len(COPYING["seeds"])
+        assert all(len(run) == 3 and 0 < share <= 1 for run in runs for share in run)
+
+
+@pytest.mark.parametrize("name", state_sizes.names_of())
+def test_sizes_are_compared_at_equal_memory(name):
+    said = int(name.partition(", ")[2].replace(",", ""))
+    mixer = state_sizes.mixer_of(name)
+    assert associative_recall.numbers_of([mixer], state_sizes.PAIRS) == said
+
+
+def test_a_second_seed_is_of_all_that_learned_longer():
+    for name in set(RECALL["long"]["recall"]) - {"retention"}:
+        assert recall_again.LAYERS[name] == (
+            associative_recall.MIXERS[name], RECALL["rate"][name]
+        )  # fmt: skip
+    assert AGAIN_RECALL["recall"].keys() == set(recall_again.LAYERS)
+    assert AGAIN_RECALL["settings"]["steps"] == RECALL["settings"]["long_steps"]
+    assert not set(AGAIN_RECALL["seeds"]) & set(RECALL["seeds"][:1])
+
+
+def test_positive_keys_are_the_only_difference_of_adding_with_them():
+    kinds = associative_recall.Adder, recall_again.PositiveAdder
+    adder, positive = (kind(16, 2, kernel=1) for kind in kinds)
+    assert adder.state_dict().keys() == positive.state_dict().keys()
+    x = torch.randn(3, 2, 5, 8)
+    assert (positive.features(x) > 0).all() and (adder.features(x) < 0).any()
+    for each in (adder, positive):
+        torch.testing.assert_close(each.features(x).norm(dim=-1), torch.ones(3, 2, 5))
+
+
+@pytest.mark.parametrize("name", recall_again.LAYERS)
+def test_what_a_trained_layer_chose_is_in_its_bounds(name):
+    learned = AGAIN_RECALL["learned"][name]
+    assert all(len(each) == 2 for each in learned.values())
+    for what in {"kept", "left", "beta", "overlap_size"} & learned.keys():
+        assert all(0 <= x <= 1 for x in learned[what])
+    assert all(x < 0 for x in learned.get("a", ()))
+
+
+def test_stacks_of_two_layers_have_equal_steps_and_seeds():
+    assert TWO["recall"].keys() == set(two_tokens.STACKS)
+    assert all(len(runs) == len(TWO["seeds"]) for runs in TWO["recall"].values())
 
 
 def test_a_short_run_is_the_same_again():

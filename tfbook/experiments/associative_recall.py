@@ -75,7 +75,7 @@ CARD = {
     "model": "one layer of width {WIDTH} with each mixer, 37,376 to 67,818 parameters",
     "data": "sequences of {pairs_first} to {pairs_last} pairs",
     "steps": "{steps:,} steps, or {long_steps:,} with the first seed",
-    "batch": "batches of {ROWS:,} rows",
+    "batch": "batches of {ROWS:,} tokens",
     "rate": "the best rate of {RATES[2]:g} to {RATES[1]:g}, rising and then falling",
 }
 WIDTH, KEYS, VALUES, ROWS, RATES = 64, 64, 64, 1024, (0.005, 0.015, 0.002)
@@ -87,6 +87,10 @@ LONE, ENOUGH = ("retention", "RWKV", "convolution", *LATE), ONCE
 class Adder(DeltaMixer):
     """The mixer of the delta rule, but what stands under a key is left there."""
 
+    def features(self, x: Tensor) -> Tensor:
+        """Give queries or keys (B, H, N, d) the length 1."""
+        return functional.normalize(x, dim=-1)
+
     def mix(self, x: Tensor, state: None, tokens: None) -> tuple[Tensor, DeltaState]:
         """Mix the rows of x (B, N, D); it begins with nothing, and every row is a token."""
         rows = torch.cat([part(x) for part in (self.q_proj, self.k_proj, self.v_proj)], dim=-1)
@@ -94,7 +98,7 @@ class Adder(DeltaMixer):
         rows = functional.silu(rows)
         sizes = [self.n_heads * size for size in (self.d_head, self.d_head, self.d_value)]
         q, k, v = (split_heads(part, self.n_heads) for part in rows.split(sizes, dim=-1))
-        q, k = (functional.normalize(each, dim=-1) for each in (q, k))
+        q, k = self.features(q), self.features(k)
         beta = torch.sigmoid(self.beta_proj(x)).mT[..., None]  # (B, H, N, 1)
         z, matrix = state_chunked(q * self.d_head**-0.5, k, beta * v)
         z = functional.rms_norm(z, (self.d_value,), self.norm_weight, self.eps)

@@ -46,10 +46,10 @@ SMOKE = {
 CARD = {
     "model": "four layers of width {WIDTH}, {four_smallest:,} to {four_largest:,} parameters, or "
     "two, {two_smallest:,} to {two_largest:,}",
-    "data": "sequences of {pairs_first} to {pairs_last} pairs, as one row each or as two",
+    "data": "sequences of {pairs_first} to {pairs_last} pairs, as one token or two",
     "steps": "{steps:,} or {long_steps:,} steps with four layers, {apart_steps:,} or "
     "{apart_long_steps:,} with two",
-    "batch": "batches of {ROWS:,} rows",
+    "batch": "batches of {ROWS:,} tokens",
     "rate": "rate {rates_first:g} or {rates_last:g}, rising and then falling",
 }
 KINDS: dict[str, Spec] = {

@@ -56,7 +56,7 @@ CARD = {
     "model": "one layer of width {WIDTH} with each mixer, {smallest:,} to {largest:,} parameters",
     "data": "stories of {old_first} to {old_last} old pairs, eight new ones and eight jests",
     "steps": "{steps:,} steps, or {long_steps:,} with the first seed",
-    "batch": "batches of {ROWS:,} rows",
+    "batch": "batches of {ROWS:,} tokens",
     "rate": "the better rate of {rates_first:g} and {rates_last:g}, rising and then falling",
 }
 LISTENERS: dict[str, Spec] = {

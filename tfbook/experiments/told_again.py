@@ -41,7 +41,7 @@ CARD = {
     "model": "one layer of width {WIDTH} with each mixer, {smallest:,} to {largest:,} parameters",
     "data": "{PEOPLE} keys told once, twice or four times",
     "steps": "{steps:,} or {long_steps:,} steps",
-    "batch": "batches of {ROWS:,} rows",
+    "batch": "batches of {ROWS:,} tokens",
     "rate": "rate {rates_first:g}, for two {rates_first:g} or {rates_last:g}, rising, then falling",
 }
 AGAIN: dict[str, Spec] = {

@@ -226,8 +226,8 @@ def hybrid_layers(
     """Choose the layers of a hybrid that fits into a memory.
 
     Take as many layers of attention as fit when `length` tokens have been read, and states of fixed
-    size for the others. Spread the attention evenly, beginning with the first layer: with a of
-    them, layer i (from 0) is attention where i · a % n_layers is smaller than a.
+    size for the others. Spread the attention evenly, each above the states of its group: with a of
+    them, layer i (from 0) is attention where (i + 1) · a % n_layers is smaller than a.
 
     n_layers: how many layers. cache_per_token: numbers that a layer of attention keeps for each
     token. state: numbers that another layer keeps. length: tokens. room: numbers that fit, enough
@@ -251,8 +251,8 @@ def _chosen(
     if slip == "back":
         return ["state"] * (n_layers - count) + ["attention"] * count
     places = range(n_layers)
-    chosen = ["attention" if i * count % n_layers < count else "state" for i in places]
-    return chosen[::-1] if slip == "late" else chosen
+    first = 0 if slip == "early" else 1
+    return ["attention" if (i + first) * count % n_layers < count else "state" for i in places]
 
 
 _LAYER_SLIPS = {
@@ -261,8 +261,8 @@ _LAYER_SLIPS = {
     "all": "A layer of attention has a cache and no state: its state was counted as well.",
     "front": "The number is right, but all attention stands in front. Spread it evenly.",
     "back": "The number is right, but all attention stands behind. Spread it evenly.",
-    "late": "The number and the distances are right, but the first layer comes first: i begins "
-            "with 0, where i · a % n_layers is 0.",
+    "early": "The number and the distances are right, but attention stands below the states of its "
+             "group: the rule has i + 1, so that the last layer is attention and not the first.",
 }  # fmt: skip
 
 
@@ -300,7 +300,7 @@ HYBRID_LAYERS = Exercise(
         "Try a = 0, 1, 2, … and keep the largest that fits. A cache may also be smaller than a "
         "state.",
         "For the order, go through i with the rule of the task; with a = 2 of 4 it gives attention "
-        "in the layers 0 and 2.",
+        "in the layers 1 and 3.",
     ),
 )
 

@@ -272,7 +272,8 @@ def of_interpret():
     rows, labels = numbers(40, 3), torch.arange(40) % 2
     kinds = {"texts": torch.arange(40) // 4, "types": torch.arange(40) % 6, "share": 0.5}
     yield of(interpret, "probe", rows, labels, **kinds)
-    yield of(interpret, "probe_layers", numbers(2, 8, 4, 3), torch.arange(32).view(8, 4) % 2)
+    words = torch.arange(32).view(8, 4)
+    yield of(interpret, "probe_layers", numbers(2, 8, 4, 3), words % 2, types=words % 6)
     yield of(interpret, "nullspace", rows, labels, steps=2)
     wide, sparse = numbers(12, 8), interpret.SparseDictionary(8, 16, 4)
     yield of(interpret, "fit_dictionary", sparse, wide, steps=2, batch=4)

@@ -15,6 +15,7 @@ from tfbook import (
     parallel,
     positions,
     recurrent,
+    serving,
     training,
 )
 
@@ -308,6 +309,11 @@ def of_parallel():
     yield of(parallel, "PartialSum", net.stack.blocks[0].ffn, None, group)
 
 
+def of_serving():
+    yield of(serving, "Server", decoder(), n_pages=4, page_size=2, max_running=2)
+    yield of(serving, "PageTable", 4, 2, share=False)
+
+
 ROOMS = {
     "data": of_data,
     "metrics": of_metrics,
@@ -320,4 +326,5 @@ ROOMS = {
     "training": of_training,
     "interpret": of_interpret,
     "parallel": of_parallel,
+    "serving": of_serving,
 }

@@ -43,6 +43,7 @@ ROOMS = {
     "circuits probing similarity supervision superposition dictionaries steering",
     "parallel": "links processes groups collectives conjugates replicas zero vocabulary "
     "tensor_parallel context schedules pipeline expert_parallel splits planner",
+    "serving": "pages paged batching waste",
     "teaching": "boxes claims listings plotting explorables exercises",
     "experiments": "",
     "commands": "arguments training measuring",

@@ -328,6 +328,13 @@ def sharded(room):
     assert not any(each.is_whole for each in (*blocks, model))
     assert [each.gathered for each in (*blocks, model)] == [2] * (len(blocks) + 1)
     assert group.traffic.bytes == 3 * (group.size - 1) * held * 8
+    split, each = (
+        room.Split(group.size, zero=3, micro_batch=B // group.size),
+        room.Bytes(8, 8, 8, 8),
+    )
+    (account,) = room.stage_accounts(whole.config, split, B, N, each=each)
+    planned = room.step_traffic(account, split, B, each=each)["data"].bytes
+    assert 0 <= group.traffic.bytes - planned <= 3 * 8 * group.size * (len(blocks) + 1)  # padding
     equal(room.ring_all_reduce(value.detach(), group) / group.size, wanted)
     # Its gradients are a line in the order of the weights.
     for piece, part in zip((*blocks, model), (*whole.stack.blocks, whole), strict=True):

@@ -22,6 +22,7 @@ from tfbook.parallel.groups import Group, check_group
 
 __all__ = ["ORDERS", "attend_ring", "attend_ulysses", "ring_pairs", "rows_of"]
 
+#: How rows are dealt out, see :func:`tfbook.parallel.rows_of`.
 ORDERS = ("plain", "zigzag")
 LARGEST = 2**40
 
@@ -47,7 +48,7 @@ def rows_of(n: int, p: int, rank: int, *, order: str = "zigzag") -> Int[Tensor, 
         >>> rows_of(8, 2, 0).tolist(), rows_of(8, 2, 1).tolist()
         ([0, 1, 6, 7], [2, 3, 4, 5])
 
-    Source: [dubey2024llama3]
+    Source: [dubey2024herd]
     Explained in: chapter 17_hardware, section "Many devices".
     """
     check_choice("order", order, ORDERS)

@@ -79,7 +79,7 @@ class Group:
         return found
 
     def send(self, x: Tensor, to: int) -> "Sending":
-        """Begin to send x to a member; :meth:`Sending.wait` says when it has left.
+        """Begin to send x to a member; ``wait()`` of what is returned says when it has left.
 
         Raises:
             TypeError: if x is no tensor.

@@ -113,6 +113,7 @@ def _doubling(size: float, p: int) -> Traffic:
     return Traffic(steps, steps * size)
 
 
+#: What each collective sends, of a tensor's bytes and the number of processes.
 COLLECTIVES = {
     "reduce_scatter": _ring(1),
     "all_gather": _ring(1),

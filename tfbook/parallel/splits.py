@@ -18,6 +18,7 @@ from tfbook.parallel.pipeline import layers_of
 
 __all__ = ["RECOMPUTED", "Bytes", "Split", "StageAccount", "stage_accounts", "step_traffic"]
 
+#: What a backward pass may compute again, see :class:`tfbook.parallel.Split`.
 RECOMPUTED = ("none", "attention", "full")
 MOST = 2**31
 PROJECTIONS = ("q", "k", "v", "out")
@@ -160,7 +161,7 @@ def stage_accounts(
     and 2 more where it is computed again.
 
     Args:
-        config: of a decoder of :class:`Attention` and :class:`FFN`.
+        config: of a decoder of :class:`tfbook.models.Attention` and :class:`tfbook.models.FFN`.
         split: how it is dealt out.
         batch: sequences of a step, over all replicas.
         n: tokens of a sequence.

@@ -159,8 +159,8 @@ def split_model(model: DecoderOnly, group: Group, *, sequence: bool = False) -> 
     Norms, positions and biases of whole rows stay whole, the same in every process.
 
     Args:
-        model: of :class:`MultiHeadAttention` and :class:`FeedForward`, without dropout, alike in
-            every process.
+        model: of :class:`tfbook.attention.MultiHeadAttention` and
+            :class:`tfbook.models.FeedForward`, without dropout, alike in every process.
         group: the processes.
         sequence: whether what stands between the cut parts keeps N/p tokens; N must be a multiple
             of the processes then.

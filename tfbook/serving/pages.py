@@ -43,6 +43,7 @@ class PageTable:
         >>> table = PageTable(n_pages=4, page_size=2)
         >>> table.open("a", [5, 6, 7]), table.pages("a")
         (0, [0, 1])
+        >>> table.settle("a")  # its pages are written
         >>> table.open("b", [5, 6, 8]), table.pages("b")
         (2, [0, 2])
 

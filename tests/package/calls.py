@@ -12,8 +12,10 @@ from tfbook import (
     interpret,
     metrics,
     models,
+    parallel,
     positions,
     recurrent,
+    serving,
     training,
 )
 
@@ -25,6 +27,7 @@ ANYTHING = {
     ("attention.attend_nystrom", "steps"),
     ("attention.newton_inverse", "steps"),
     ("attention.register", "options"),
+    ("parallel.run_pipeline", "targets"),
     ("generation.generate", "state"),
     ("recurrent.MambaState", "conv"),
     ("recurrent.MambaState", "h"),
@@ -42,6 +45,7 @@ ANYTHING = {
 # files and processes, whose faults have tests of their own.
 LEFT_OUT = {
     "interpret": "indirect_object_prompts",
+    "parallel": "launch",
     "positions": "places_for check_base",
     "attention": "restrict log_sum_exp mix multiply_shared at_least_float32 masked_scores "
     "attend_explicit scores_of join_key_masks read_mask with_head_axis make_empty fill keep_heads "
@@ -269,7 +273,8 @@ def of_interpret():
     rows, labels = numbers(40, 3), torch.arange(40) % 2
     kinds = {"texts": torch.arange(40) // 4, "types": torch.arange(40) % 6, "share": 0.5}
     yield of(interpret, "probe", rows, labels, **kinds)
-    yield of(interpret, "probe_layers", numbers(2, 8, 4, 3), torch.arange(32).view(8, 4) % 2)
+    words = torch.arange(32).view(8, 4)
+    yield of(interpret, "probe_layers", numbers(2, 8, 4, 3), words % 2, types=words % 6)
     yield of(interpret, "nullspace", rows, labels, steps=2)
     wide, sparse = numbers(12, 8), interpret.SparseDictionary(8, 16, 4)
     yield of(interpret, "fit_dictionary", sparse, wide, steps=2, batch=4)
@@ -279,6 +284,34 @@ def of_interpret():
     wanted = torch.arange(13) == 1
     tap = "stack.blocks.0.resid_post"
     yield of(interpret, "steering_effects", net, tokens, tap, wide[0], [0.0, 1.0], wanted)
+
+
+def of_parallel():
+    group, net = parallel.Group(), decoder()
+    q = numbers(2, 4, 3)
+    yield of(parallel, "attend_ring", q, q, q, group, causal=True, order="plain", scale=0.5)
+    yield of(parallel, "attend_ulysses", q, q, q, group, causal=True, scale=0.5)
+    yield of(parallel, "average_gradients", net.parameters(), group, bucket_bytes=99, weight=0.5)
+    yield of(parallel, "timeline", parallel.gpipe(2, 2), forward=1.0, backward=2.0)
+    yield of(parallel, "schedule_table", parallel.gpipe(2, 2), forward=2, backward=3)
+    layer = models.Layer(models.Attention(2), models.FFN(16))
+    config = models.TransformerConfig(16, 8, decoder=[layer] * 2)
+    cluster = parallel.Cluster(costs.MACHINES["A100 80GB SXM"], 2)
+    yield of(parallel, "estimate", config, parallel.Split(2), cluster, 4, 8, efficiency=0.5)
+    yield of(parallel, "plans", config, cluster, 4, 8, headroom=0.2, micro_batches=[1, 2])
+    yield of(parallel, "stage_accounts", config, parallel.Split(2), 4, 8)
+    account = parallel.stage_accounts(config, parallel.Split(2), 4, 8)[0]
+    yield of(parallel, "step_traffic", account, parallel.Split(2), 4)
+    yield of(parallel, "Link", "wire", 1e-5, 1e9)
+    yield of(parallel, "Split", data=2, tensor=2, recompute="full", flash=False)
+    yield of(parallel, "ZeroOptimizer", net.parameters(), torch.optim.SGD, group, stage=1)
+    yield of(parallel, "Stage", net, 2, 1)
+    yield of(parallel, "PartialSum", net.stack.blocks[0].ffn, None, group)
+
+
+def of_serving():
+    yield of(serving, "Server", decoder(), n_pages=4, page_size=2, max_running=2)
+    yield of(serving, "PageTable", 4, 2, share=False)
 
 
 ROOMS = {
@@ -292,4 +325,6 @@ ROOMS = {
     "generation": of_generation,
     "training": of_training,
     "interpret": of_interpret,
+    "parallel": of_parallel,
+    "serving": of_serving,
 }

@@ -41,6 +41,9 @@ ROOMS = {
     "speculative",
     "interpret": "capturing statistics flow attribution lens ablation patching indirect_object "
     "circuits probing similarity supervision superposition dictionaries steering",
+    "parallel": "links processes groups collectives conjugates replicas zero vocabulary "
+    "tensor_parallel context schedules pipeline expert_parallel splits planner",
+    "serving": "pages paged batching waste",
     "teaching": "boxes claims listings plotting explorables exercises",
     "experiments": "",
     "commands": "arguments training measuring",

@@ -478,6 +478,9 @@ class MultiHeadAttention(nn.Module):
         rotates, biases = _has(part, "rotate"), _has(part, "bias")
         if part is not None:
             own = places_for(part, seen, seen + n, x.device)  # (N,), of the rows of x
+            ragged = state is not None and state.counts is not None
+            if ragged:  # each sequence has its own, (B, N)
+                own = state.counts[:, None] + torch.arange(n, device=x.device)
             if not (rotates or biases):
                 x = part(x, own)
         q, (k, v), bias = self._queries(x), self._keys_values(x, x), None
@@ -485,8 +488,8 @@ class MultiHeadAttention(nn.Module):
             q, k = part.rotate(q, own), part.rotate(k, own)
         if biases:
             places = places_for(part, 0, seen + n, x.device)  # (M,), of the keys
-            if seen > past:  # old keys were dropped, and the state knows which are left
-                places = torch.cat([state.positions(device=x.device), own])
+            if seen > past or ragged:  # the state knows which keys are left
+                places = torch.cat([state.positions(device=x.device), own], -1)
             bias = part.bias(q, own, places)  # broadcasts to (B, H, N, M)
         kept, mask = read_mask(mask, batch, self.n_heads, n, past)
         state = KVState(k, v, kept, n) if state is None else state.extend(k, v, kept)

@@ -41,6 +41,11 @@ class KVState:
     seen: int
 
     @property
+    def counts(self) -> Int[Tensor, " B"] | None:
+        """Return at which position each sequence goes on; None where all do at ``seen``."""
+        return None
+
+    @property
     def length(self) -> int:
         """Return how many keys are held, M."""
         return self.k.shape[-2]

@@ -1,0 +1,138 @@
+"""A cache in pages: keys and values of many sequences in one piece of memory.
+
+Attention reads the pages of a sequence as if they lay behind one another. Here they are gathered
+into one tensor for each step, which copies them; the kernels of a GPU read them where they are.
+
+Explained in: chapter 17_hardware, section "Serving many".
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from tfbook._checks import check_number
+from tfbook.attention import KVState, MultiHeadAttention
+from tfbook.models import BlockState, DecoderOnly, ModelState
+
+__all__ = ["PagedCache", "RaggedKVState"]
+
+
+@dataclass(frozen=True, eq=False)
+class RaggedKVState(KVState):
+    """Keys and values of sequences of different lengths, the shorter ones padded in front.
+
+    Attributes:
+        k: keys (B, n_kv_heads, M, d_head), each at the position that it has in its sequence.
+        v: values (B, n_kv_heads, M, d_value).
+        mask: which of them are there, (B, 1, 1, M).
+        seen: M, the longest.
+        lengths: how many keys each sequence has, (B,).
+
+    Explained in: chapter 17_hardware, section "Serving many".
+    """
+
+    lengths: Int[Tensor, " B"]
+
+    @property
+    def counts(self) -> Int[Tensor, " B"]:
+        """Return at which position each sequence goes on."""
+        return self.lengths
+
+    def positions(self, *, device: torch.device | None = None) -> Int[Tensor, "B M"]:
+        """Return the position of each key in its sequence; padding stands at 0."""
+        steps = torch.arange(-self.length, 0, device=device)
+        return (self.lengths[:, None] + steps).clamp(min=0)
+
+
+class PagedCache:
+    """The memory of pages, for all layers of a model.
+
+    Args:
+        model: a decoder whose mixers are :class:`tfbook.attention.MultiHeadAttention`.
+        n_pages: how many pages there are.
+        page_size: tokens of a page.
+
+    Attributes:
+        k: keys of each layer, (n_pages, n_kv_heads, page_size, d_head).
+        v: values of each layer.
+
+    Raises:
+        TypeError: for an argument of a wrong type, or a mixer of another kind.
+        ValueError: for a number below 1.
+
+    Cost: 2 · n_kv_heads · d_head numbers a token and layer, whoever holds it.
+
+    Example:
+        >>> from tfbook.models import FFN, Attention, Layer, TransformerConfig, build
+        >>> model = build(TransformerConfig(11, 8, decoder=[Layer(Attention(2), FFN(16))]))
+        >>> PagedCache(model, n_pages=3, page_size=4).nbytes
+        768
+
+    Source: [kwon2023efficient]
+    Explained in: chapter 17_hardware, section "Serving many".
+    """
+
+    def __init__(self, model: DecoderOnly, n_pages: int, page_size: int):
+        """Set the memory aside."""
+        if not isinstance(model, DecoderOnly):
+            raise TypeError(f"model must be a DecoderOnly, got {type(model).__name__}")
+        for name, value in (("n_pages", n_pages), ("page_size", page_size)):
+            check_number(name, value, 1, 2**24, whole=True)
+        self.page_size, self.k, self.v = page_size, [], []
+        for block in model.stack.blocks:
+            mixer = getattr(block, "mixer", None)
+            if not isinstance(mixer, MultiHeadAttention):
+                raise TypeError(f"mixers must be MultiHeadAttention, got {type(mixer).__name__}")
+            like, shape = mixer.k_proj.weight, (n_pages, mixer.n_kv_heads, page_size)
+            self.k.append(like.new_zeros(*shape, mixer.d_head, requires_grad=False))
+            self.v.append(like.new_zeros(*shape, mixer.d_value, requires_grad=False))
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes set aside."""
+        return sum(x.nbytes for x in (*self.k, *self.v))
+
+    def write(self, state: ModelState, row: int, start: int, pages: Sequence[int], stop: int):
+        """Put the keys and values of positions start … stop − 1 into the pages of a sequence.
+
+        Args:
+            state: what the model returned; its last columns are these positions.
+            row: of the batch.
+            start: the first position.
+            pages: all pages of the sequence.
+            stop: one behind the last position.
+        """
+        places = torch.arange(start, stop)
+        page = torch.tensor(pages)[places // self.page_size]  # (N,)
+        for layer, block in enumerate(state.layers):
+            for held, new in ((self.k, block.mixer.k), (self.v, block.mixer.v)):
+                last = new[row, :, new.shape[2] - (stop - start) :]  # (H, N, d)
+                held[layer][page, :, places % self.page_size] = last.transpose(0, 1)
+
+    def read(self, tables: Sequence[Sequence[int]], lengths: Sequence[int]) -> ModelState:
+        """Return a state for a batch of sequences, from their pages.
+
+        Args:
+            tables: the pages of each sequence.
+            lengths: how many tokens each has.
+
+        Returns:
+            A state that the model continues from, one token for each sequence.
+        """
+        longest, counts = max(lengths), torch.tensor(lengths)
+        # Position of each column in its sequence; negative where that has not begun.
+        places = counts[:, None] + torch.arange(-longest, 0)  # (B, M)
+        there = places >= 0
+        wide = max(map(len, tables))
+        padded = torch.tensor([[*pages, *[0] * (wide - len(pages))] for pages in tables])
+        places = places.clamp(min=0)
+        page = padded.gather(1, places // self.page_size)  # (B, M)
+        layers = []
+        for k, v in zip(self.k, self.v, strict=True):
+            found = (x[page, :, places % self.page_size].transpose(1, 2) for x in (k, v))
+            state = RaggedKVState(*found, there[:, None, None], longest, counts)
+            layers.append(BlockState(state))
+        return ModelState(tuple(layers), longest, counts)

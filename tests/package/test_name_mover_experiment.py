@@ -52,9 +52,30 @@ def test_the_log_holds_what_the_run_says():
 
 
 def test_nothing_is_cut_where_all_heads_are_kept_and_controls_do_little():
-    assert LOG["kept"]["270"] == LOG["leads"][0][0]
+    kept = {int(n): torch.tensor(leads) for n, leads in LOG["kept"].items()}
+    assert {len(leads) for leads in kept.values()} == {16}
+    assert (kept[270] > 0).all() and kept[268].mean() > kept[270].mean() > kept[16].mean()
+    right, first, again = LOG["looks"]["270"]
+    assert right > max(first, again)
     controls = LOG["controls"]
     assert controls["together"] > 2 * max(abs(share) for share in controls["random heads"])
     assert len(controls["other prompts"]) == name_mover.OTHERS
     assert all(0 < share < controls["together"] for share in controls["other prompts"])
     assert set(LOG["off"]) == set(name_mover.HOW)
+
+
+def test_names_and_their_attributions_are_those_of_the_prompts(language):
+    model, pair = language.model, name_mover.the_pair(language)
+    words = name_mover.words_of(model, pair)
+    assert list(words) == list(LOG["words"])
+    assert words["rollout"]["found"] == [0]
+    assert words["taken away"]["right"][0] == pytest.approx(6.0, abs=0.3)
+    assert all(0 <= n <= 3 for each in LOG["words"].values() for n in each["found"])
+
+
+def test_with_nothing_cut_the_lead_is_that_of_the_model(language):
+    model, pair = language.model, name_mover.the_pair(language)
+    leads, looks = name_mover.led_and_looked(model, pair)
+    assert leads[0] == pytest.approx(pair.metric(model(pair.clean)[0]), abs=2e-3)
+    seen = interpret.patterns(model, pair.clean)[23, 0, [0, 1, 7], -1]
+    assert looks == pytest.approx([float(seen[:, i].mean()) for i in (1, 3, 9)], abs=1e-3)

@@ -16,7 +16,13 @@ of the layers `early` directly, in the pair `TOLD` (path patching).
 Then heads are switched off in the first prompt: `off` holds the lead that is left without the first
 heads and without as many random ones, by what is put in their place; `backup` what heads write
 towards the lead before and after. In `kept` only so many heads of the largest shares see the prompt
-and all others see one with other names.
+and all others see one with other names: the lead of each of `many` prompts. `looks` says where the
+heads `MOVED` look then: the mean weight of the last token on the name that should follow, on the
+first mention of the other one and on its second.
+
+`words` asks in `asked` prompts which tokens made the answer: by rollout, by input × gradient, and
+by taking each embedding away. "found" says how many of the three names are among the three tokens
+of the largest size, "right" what the name that should follow gets, with its sign.
 
 Explained in: chapters/10_interpretability, section "A circuit by patching".
 """
@@ -39,7 +45,10 @@ from tfbook.interpret import (
     logit_difference,
     patched,
     path_patching,
+    patterns,
     random_heads,
+    rollout,
+    times_gradient,
     unembed,
 )
 
@@ -47,7 +56,7 @@ __all__ = ["HOW", "KINDS", "SMOKE", "TOLD", "grid_of", "heads_of", "run", "the_p
 
 SMOKE = {
     "prompts": 2, "layers": (29,), "late": (29,), "early": (28,), "templates": 1, "draws": 2,
-    "kept": (2,),
+    "kept": (2,), "many": 2, "asked": 2,
 }  # fmt: skip
 CARD = {
     "model": "SmolLM2-135M as it is, 134,515,008 parameters",
@@ -65,6 +74,7 @@ HOW = ("zero", "mean", "resample")
 TOP = 16  # heads that are named
 MOVERS = 3  # of which the rest is asked
 OTHERS = 5  # draws of unrelated prompts
+MOVED = ((23, 0), (23, 1), (23, 7))  # heads that look at one of the two names
 
 
 def the_pair(language: pretrained.Pretrained) -> Prompts:
@@ -175,10 +185,12 @@ def run(
     prompts: int = 2,
     templates: int = 3,
     layers: Sequence[int] = tuple(range(30)),
-    late: Sequence[int] = tuple(range(12, 30)),
+    late: Sequence[int] = tuple(range(30)),
     early: Sequence[int] = tuple(range(15, 23)),
     draws: int = 5,
-    kept: Sequence[int] = (0, 1, 2, 4, 8, 16, 32, 64, 128, 270),
+    kept: Sequence[int] = (0, 1, 2, 4, 8, 16, 32, 64, 128, 268, 270),
+    many: int = 16,
+    asked: int = 24,
 ) -> tuple[dict, None]:
     """Read all prompts, exchange parts one by one, and switch heads off."""
     language = pretrained.load("smollm2-135m")
@@ -223,15 +235,55 @@ def run(
         name: [[round(x, 3) for x in row] for row in found.tolist()]
         for name, found in (("before", before), ("after", after))
     }
-    log["kept"] = {}
     everything = [(i, h) for i in range(len(model.stack.blocks)) for h in range(n_heads)]
     ranked += [pair for pair in everything if pair not in ranked]
+    fresh, strange = draw(TEMPLATES[0], 5, many), draw(TEMPLATES[0], 13, many).clean
+    log["kept"], log["looks"] = {}, {}
     for count in kept:
-        left = lead_without(model, one, ranked[count:], "resample", others) if (
-            count < len(everything)
-        ) else leads[0][0]  # fmt: skip
-        log["kept"][str(count)] = round(left, 3)
+        with ablated(model, ranked[count:], how="resample", reference=strange):
+            log["kept"][str(count)], log["looks"][str(count)] = led_and_looked(model, fresh)
+    log["words"] = words_of(model, draw(TEMPLATES[0], 21, asked))
     return log, None
+
+
+def led_and_looked(model, prompts: Prompts) -> tuple[list[float], list[float]]:
+    """Return the lead of each prompt, and where the heads `MOVED` look from the last token."""
+    logits = model(prompts.clean, last=True)[0]
+    leads = logit_difference(logits, prompts.right, prompts.wrong)
+    seen = patterns(model, prompts.clean)  # (L, B, H, N, N)
+    rows = torch.stack([seen[layer, :, head, -1] for layer, head in MOVED]).mean(0)  # (B, N)
+    same = [prompts.clean == name[:, None] for name in (prompts.right, prompts.wrong)]
+    again = torch.zeros_like(same[1])
+    again[:, prompts.places["repeated"]] = True
+    looks = [(rows * at).sum(-1).mean().item() for at in (same[0], same[1] & ~again, again)]
+    return [round(x, 3) for x in leads.tolist()], [round(x, 4) for x in looks]
+
+
+def words_of(model, prompts: Prompts) -> dict[str, dict[str, list[float]]]:
+    """Return how many names each attribution finds, and what it gives to the one that follows."""
+    mean, found = model.embed.weight.mean(0), {}
+    for tokens, right, wrong in zip(prompts.clean, prompts.right, prompts.wrong, strict=True):
+
+        def lead(out, right=right, wrong=wrong):
+            return out[0][:, -1, right] - out[0][:, -1, wrong]
+
+        n, tokens = len(tokens), tokens[None]
+        rows = model.embed.weight[tokens].repeat(n, 1, 1)
+        rows[range(n), range(n)] = mean
+        with patched(model, {"stack.blocks.0.resid_pre": rows}):
+            gone = lead(model(tokens.repeat(n, 1)))
+        (slope,) = times_gradient(model, lead, tokens, at="*.0.resid_pre").values()
+        votes = {
+            "rollout": rollout(patterns(model, tokens)[:, 0])[-1],
+            "input × gradient": slope[0].sum(-1),
+            "taken away": lead(model(tokens)) - gone,
+        }
+        named = {int(i) for name in (right, wrong) for i in (tokens[0] == name).nonzero()}
+        for method, vote in votes.items():
+            kept = found.setdefault(method, {"found": [], "right": []})
+            kept["found"].append(len(named & {*vote.abs().topk(len(named)).indices.tolist()}))
+            kept["right"].append(round(vote[tokens[0] == right].item(), 3))
+    return found
 
 
 def controls(model, prompts: Prompts, movers: Sequence, draws: int, others: Sequence) -> dict:

@@ -34,7 +34,7 @@ def test_a_window_sees_what_is_near():
 
 def test_the_plans_share_the_layers_out_as_they_say():
     counts = [len(full) for full in some_layers.PLANS.values()]
-    assert counts == [30, 15, 10, 5, 10, 10, 0]
+    assert counts == [30, 15, 15, 10, 5, 10, 10, 0]
     ends = [set(some_layers.PLANS[f"the {part} 10"]) for part in ("first", "last")]
     assert ends == [set(range(10)), set(range(20, some_layers.DEPTH))]
 

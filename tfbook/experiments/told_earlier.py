@@ -71,6 +71,7 @@ WAYS = (
     "3 random blocks of 16, the own and the first",
     "LSH, 8 rounds, and the first",
     "LSH, 8 rounds, the own block and the first",
+    "one bucket in 8 rounds, the own block and the first",
 )
 # Ways that read long texts.
 LONG = (
@@ -82,11 +83,13 @@ LONG = (
 )
 
 
-def text(language, colour: str, offset: int, distance: int, n: int) -> tuple[Tensor, int]:
+def text(
+    language, colour: str, offset: int, distance: int, n: int, *, part: str = "valid"
+) -> tuple[Tensor, int]:
     """Return n tokens of Shakespeare with the fact and the question, and how long this one is."""
     fact = language.encode(f" Remember: the key is in the {colour} box.\n")[0]
     ask = language.encode(" Remember: the key is in the")[0]
-    play = language.encode(data.shakespeare("valid")[offset : offset + 12 * n])[0]
+    play = language.encode(data.shakespeare(part)[offset : offset + 12 * n])[0]
     play = play[: n - len(fact) - len(ask)]
     place = len(play) - distance
     return torch.cat([play[:place], fact, play[place:], ask]), len(ask)
@@ -134,18 +137,60 @@ def hashed_read(q, k, *, rounds: int, own: bool) -> Tensor:
     The own block is shown if ``own`` says so.
     """
     n = q.shape[-2]
-    buckets = max(2, n // BLOCK // 2 * 2)
-    places = [
-        lsh_buckets(x, buckets=buckets, rounds=rounds).argsort(dim=-1, stable=True).argsort(-1)
-        for x in (q, k)
-    ]
+    hashes = [lsh_buckets(x, buckets=buckets_of(n), rounds=rounds) for x in (q, k)]
+    places = [each.argsort(dim=-1, stable=True).argsort(-1) for each in hashes]
     i, j = ((place // BLOCK).to(torch.int8) for place in places)  # chunks (…, rounds, n)
-    block = torch.arange(n) // BLOCK
-    shown = (torch.arange(n) == 0) | ((block[:, None] == block) & own)
+    shown = near_read(n, own=own)
     for r in range(rounds):
         a, b = i[..., r, :, None], j[..., r, None, :]
         shown = shown | (a == b) | (a == b + 1)
     return shown & causal_mask(n)
+
+
+def bucket_read(q, k, *, rounds: int) -> Tensor:
+    """Return which keys share a bucket with a query in some round, the first one, the own block."""
+    n = q.shape[-2]
+    i, j = (lsh_buckets(x, buckets=buckets_of(n), rounds=rounds).to(torch.int8) for x in (q, k))
+    shown = near_read(n, own=True)
+    for r in range(rounds):
+        shown = shown | (i[..., r, :, None] == j[..., r, None, :])
+    return shown & causal_mask(n)
+
+
+def buckets_of(n: int) -> int:
+    """Return how many buckets n tokens are hashed to: about a block in each, and an even number."""
+    return max(2, n // BLOCK // 2 * 2)
+
+
+def near_read(n: int, *, own: bool) -> Tensor:
+    """Return the first key, and if ``own`` says so the block of each query (n, n)."""
+    block = torch.arange(n) // BLOCK
+    return (torch.arange(n) == 0) | ((block[:, None] == block) & own)
+
+
+class DrawnBlocks:
+    """BigBird's keys: the last four blocks, the first, two by chance, drawn at each call and head.
+
+    The window is as wide as that of the other ways. A layer is a call, so each layer has draws of
+    its own.
+    """
+
+    def __init__(self):
+        """Begin the draws."""
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __call__(self, q, k) -> Tensor:
+        """Return the keys that are read (1, kv heads, group, n, n)."""
+        *heads, n, _ = q.shape[1:]
+        masks = [
+            expand_layout(
+                bigbird_layout(-(-n // BLOCK), window=64 // BLOCK, n_random=2, causal=True,
+                               generator=self.generator),
+                BLOCK, n, causal=True,
+            )
+            for _ in range(torch.Size(heads).numel())
+        ]  # fmt: skip
+        return torch.stack(masks).view(1, *heads, n, n)
 
 
 class Reads:
@@ -167,9 +212,6 @@ def ways(n: int, asked: int) -> dict[str, Tensor | Callable]:
     first = window_mask(n, window=1, sinks=1, causal=True)
     near = window_mask(n, window=63, sinks=1, causal=True)
     question = torch.arange(n)[:, None] >= n - asked
-    layout = bigbird_layout(
-        -(-n // BLOCK), n_random=2, causal=True, generator=torch.Generator().manual_seed(0)
-    )
     masks = [
         causal_mask(n),
         window_mask(n, window=64, causal=True),
@@ -179,7 +221,7 @@ def ways(n: int, asked: int) -> dict[str, Tensor | Callable]:
         strided_mask(n, stride=BLOCK) | first,
         fixed_mask(n, stride=BLOCK) | first,
         near | (question & causal_mask(n)),
-        expand_layout(layout, BLOCK, n, causal=True),
+        Reads(DrawnBlocks()),
     ]
     functions = [
         partial(attend_topk, top=BLOCK),
@@ -192,6 +234,7 @@ def ways(n: int, asked: int) -> dict[str, Tensor | Callable]:
         Reads(partial(blocks_read, scores=by_chance, top=3)),
         Reads(partial(hashed_read, rounds=8, own=False)),
         Reads(partial(hashed_read, rounds=8, own=True)),
+        Reads(partial(bucket_read, rounds=8)),
     ]
     return dict(zip(WAYS, masks + functions, strict=True))
 

@@ -41,6 +41,7 @@ ROOMS = {
     "speculative",
     "interpret": "capturing statistics flow attribution lens ablation patching indirect_object "
     "circuits probing similarity supervision superposition dictionaries steering",
+    "practice": "freezing lora adapters adapter_files",
     "teaching": "boxes claims listings plotting explorables exercises",
     "experiments": "",
     "commands": "arguments training measuring",

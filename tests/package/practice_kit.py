@@ -9,13 +9,14 @@ from types import SimpleNamespace
 
 import torch
 
-ROOM = "freezing lora adapters adapter_files".split()
+ROOM = "freezing lora adapters adapter_files reading finetuning tuning_runs".split()
 DOUBLE = torch.float64
 
 
 def kit_of(copy_of, room=ROOM):
     """Return what the tests use, each public name once, from modules that `copy_of` finds."""
     found = {"models": copy_of("tfbook.models"), "training": copy_of("tfbook.training")}
+    found["Pretrained"] = copy_of("tfbook.pretrained").Pretrained
     found["generation"] = copy_of("tfbook.generation")
     for name in room:
         module = copy_of(f"tfbook.practice.{name}")

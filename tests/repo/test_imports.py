@@ -41,10 +41,10 @@ ROOMS = {
     "speculative",
     "interpret": "capturing statistics flow attribution lens ablation patching indirect_object "
     "circuits probing similarity supervision superposition dictionaries steering",
-    "practice": "freezing lora adapters adapter_files",
+    "practice": "freezing lora adapters adapter_files reading finetuning tuning_runs",
     "teaching": "boxes claims listings plotting explorables exercises",
     "experiments": "",
-    "commands": "arguments training measuring",
+    "commands": "arguments training finetuning measuring",
     "__main__": "",
 }
 ORDER = list(ROOMS)

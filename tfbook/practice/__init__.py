@@ -16,6 +16,14 @@ from tfbook.practice.adapters import (
     bottlenecks,
     remove_adapters,
 )
+from tfbook.practice.finetuning import (
+    TrainedOnly,
+    answer_batch,
+    answer_ids,
+    answer_loss,
+    class_loss,
+    classifier_from,
+)
 from tfbook.practice.freezing import Trained, count_trained, freeze, layer_rates, matching, thaw
 from tfbook.practice.lora import (
     LinearLike,
@@ -27,6 +35,19 @@ from tfbook.practice.lora import (
     lora_layers,
     merge_lora,
     unmerge_lora,
+)
+from tfbook.practice.reading import KINDS, Examples, read_examples, split_examples
+from tfbook.practice.tuning_runs import (
+    TUNING,
+    Tuned,
+    check_tuning,
+    holds_tuning,
+    load_tuned,
+    make_tuning,
+    read_tuning,
+    resolve_tuning,
+    tuning_groups,
+    write_tuning,
 )
 
 __all__ = [
@@ -54,4 +75,24 @@ __all__ = [
     "adapter_tensors",
     "load_adapter",
     "save_adapter",
+    "KINDS",
+    "Examples",
+    "read_examples",
+    "split_examples",
+    "TrainedOnly",
+    "answer_batch",
+    "answer_ids",
+    "answer_loss",
+    "class_loss",
+    "classifier_from",
+    "TUNING",
+    "Tuned",
+    "check_tuning",
+    "holds_tuning",
+    "load_tuned",
+    "make_tuning",
+    "read_tuning",
+    "resolve_tuning",
+    "tuning_groups",
+    "write_tuning",
 ]

@@ -9,7 +9,10 @@ from types import SimpleNamespace
 
 import torch
 
-ROOM = "freezing lora adapters adapter_files reading finetuning tuning_runs".split()
+ROOM = (
+    "freezing lora adapters adapter_files reading finetuning tuning_runs preference verifiable "
+    "asking evaluation findings debugging training_faults"
+).split()
 DOUBLE = torch.float64
 
 

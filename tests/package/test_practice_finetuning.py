@@ -278,7 +278,7 @@ def test_labels_are_learned_by_minilm_and_told(tmp_path, write, capsys):
     data = write("m.tsv", "text\tlabel\n" + "fine good film\tup\nbad dull film\tdown\n" * 10)
     folder = tmp_path / "labels"
     assert run("finetune", folder, "--data", data, *SMALL, "--batch", 8, "--context", 9,
-               "--steps", 8, "--every", 8, "--lr", "1e-3", "--freeze",
+               "--steps", 12, "--every", 12, "--lr", "3e-4", "--freeze",
                "embed.* segments.* stack.blocks.[0-3].*") == 0  # fmt: skip
     said = capsys.readouterr().err
     assert "minilm-l6 on 20 texts with 2 labels" in said and "accuracy 1.0000" in said

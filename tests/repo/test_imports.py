@@ -41,7 +41,8 @@ ROOMS = {
     "speculative",
     "interpret": "capturing statistics flow attribution lens ablation patching indirect_object "
     "circuits probing similarity supervision superposition dictionaries steering",
-    "practice": "freezing lora adapters adapter_files reading finetuning tuning_runs",
+    "practice": "freezing lora adapters adapter_files reading finetuning tuning_runs "
+    "preference verifiable asking evaluation findings debugging training_faults",
     "teaching": "boxes claims listings plotting explorables exercises",
     "experiments": "",
     "commands": "arguments training finetuning measuring",

@@ -16,6 +16,27 @@ from tfbook.practice.adapters import (
     bottlenecks,
     remove_adapters,
 )
+from tfbook.practice.asking import RULES, accuracy_curve, best_of, majority, within_budget
+from tfbook.practice.debugging import (
+    checklist,
+    dead_heads,
+    entropy_collapse,
+    forgotten_eval,
+    gradient_flow,
+    leaks,
+    start_loss,
+    stuck_on_one_batch,
+)
+from tfbook.practice.evaluation import (
+    Copied,
+    Interval,
+    bootstrap_interval,
+    find_copies,
+    paired_interval,
+    pass_at_k,
+    wilson_interval,
+)
+from tfbook.practice.findings import Finding
 from tfbook.practice.finetuning import (
     TrainedOnly,
     answer_batch,
@@ -36,7 +57,24 @@ from tfbook.practice.lora import (
     merge_lora,
     unmerge_lora,
 )
+from tfbook.practice.preference import (
+    Preference,
+    RewardModel,
+    bradley_terry_loss,
+    dpo_loss,
+    preference_loss,
+    reference_drift,
+    sequence_log_probs,
+    token_log_probs,
+)
 from tfbook.practice.reading import KINDS, Examples, read_examples, split_examples
+from tfbook.practice.training_faults import (
+    rate_spikes,
+    seen_tests,
+    silent_broadcasts,
+    wrong_padding,
+    wrong_shift,
+)
 from tfbook.practice.tuning_runs import (
     TUNING,
     Tuned,
@@ -48,6 +86,20 @@ from tfbook.practice.tuning_runs import (
     resolve_tuning,
     tuning_groups,
     write_tuning,
+)
+from tfbook.practice.verifiable import (
+    FORMS,
+    Rollout,
+    Sampler,
+    arithmetic_tokenizer,
+    check_sum,
+    group_advantages,
+    grpo_loss,
+    k3,
+    on_policy_distillation,
+    rollout_loss,
+    sample_rollout,
+    sums,
 )
 
 __all__ = [
@@ -95,4 +147,50 @@ __all__ = [
     "resolve_tuning",
     "tuning_groups",
     "write_tuning",
+    "Preference",
+    "RewardModel",
+    "bradley_terry_loss",
+    "dpo_loss",
+    "preference_loss",
+    "reference_drift",
+    "sequence_log_probs",
+    "token_log_probs",
+    "FORMS",
+    "Rollout",
+    "Sampler",
+    "arithmetic_tokenizer",
+    "check_sum",
+    "on_policy_distillation",
+    "group_advantages",
+    "grpo_loss",
+    "k3",
+    "rollout_loss",
+    "sample_rollout",
+    "sums",
+    "RULES",
+    "accuracy_curve",
+    "best_of",
+    "majority",
+    "within_budget",
+    "Copied",
+    "Interval",
+    "bootstrap_interval",
+    "find_copies",
+    "paired_interval",
+    "pass_at_k",
+    "wilson_interval",
+    "Finding",
+    "checklist",
+    "dead_heads",
+    "entropy_collapse",
+    "forgotten_eval",
+    "gradient_flow",
+    "leaks",
+    "start_loss",
+    "stuck_on_one_batch",
+    "rate_spikes",
+    "seen_tests",
+    "silent_broadcasts",
+    "wrong_padding",
+    "wrong_shift",
 ]

@@ -370,7 +370,7 @@ def stuck_on_one_batch(
     check_module("model", model)
     check_callable("loss", loss)
     check_number("steps", steps, 1, 10**6, whole=True)
-    check_number("lr", lr, above=0)
+    check_number("lr", lr, 0, 1e6, above=0)
     check_number("share", share, above=0, below=1)
     other = copy.deepcopy(model).eval()  # dropout would leave a loss
     weights = [weight for weight in other.parameters() if weight.requires_grad]
@@ -389,6 +389,7 @@ def stuck_on_one_batch(
                 optimizer.step()
     if last <= share * first:
         return []
+    last = last if math.isfinite(last) else math.inf
     return [Finding(
         "one batch cannot be learned by heart", f"after {step} steps", last,
         f"at most {share:g} of the first loss, {first:.4g}",

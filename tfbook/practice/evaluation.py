@@ -77,8 +77,8 @@ def pass_at_k(n: int, right: int, k: int) -> float:
         ValueError: if c or k is more than n.
 
     Example:
-        >>> pass_at_k(4, 2, 2)  # of the 6 pairs 5 hold a right one
-        0.8333333333333334
+        >>> round(pass_at_k(4, 2, 2), 4)  # of the 6 pairs 5 hold a right one
+        0.8333
 
     Source: [chen2021evaluating]
     Explained in: chapter 18, section "Is the difference real?".

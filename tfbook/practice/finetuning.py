@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from tfbook._checks import check_list, check_module, check_number
+from tfbook._checks import check_callable, check_list, check_module, check_number
 from tfbook.data import pad_batch
 from tfbook.models import Classes, build
 from tfbook.pretrained import Pretrained
@@ -75,6 +75,7 @@ def class_loss(
     """
     if not isinstance(batch, tuple | list) or len(batch) != 3:
         raise TypeError("batch must be tokens, mask and labels")
+    check_callable("model", model)
     tokens, mask, labels = batch
     loss = cross_entropy(model(tokens, mask=mask), labels, reduction="sum")
     return loss, len(labels)
@@ -137,7 +138,7 @@ def answer_batch(conversations: Sequence[tuple[Sequence[int], int]], pad_id: int
     Example:
         >>> answer_batch([([5, 6, 7, 8], 2), ([5, 9], 1)])
         Example(inputs=tensor([[5, 6, 7],
-                [5, 0, 0]]), targets=tensor([[-100,    7,    8],
+                [5, 9, 0]]), targets=tensor([[-100,    7,    8],
                 [   9, -100, -100]]))
 
     Source: [ouyang2022training]
@@ -177,6 +178,7 @@ def answer_loss(
     """
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise TypeError("batch must be inputs and targets")
+    check_callable("model", model)
     inputs, targets = batch
     logits, _ = model(inputs)  # (B, N, V)
     return cross_entropy(logits, targets, reduction="sum"), int((targets != IGNORE).sum())

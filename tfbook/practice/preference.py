@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tfbook._checks import (
+    check_callable,
     check_float,
     check_ids,
     check_module,
@@ -191,6 +192,8 @@ def preference_loss(
     """
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and _are_examples(pair)):
         raise TypeError("pair must be two Examples, of chosen and of rejected answers")
+    check_callable("model", model)
+    check_callable("reference", reference)
     ours = [sequence_log_probs(model(each.inputs)[0], each.targets) for each in pair]
     with torch.no_grad():
         theirs = [sequence_log_probs(reference(each.inputs)[0], each.targets) for each in pair]

@@ -171,6 +171,7 @@ def silent_broadcasts(
 
     Raises:
         TypeError: for a wrong type.
+        ValueError: if the loss cannot take them at all.
 
     Explained in: chapter 18, section "A checklist that finds the fault".
     """
@@ -180,8 +181,12 @@ def silent_broadcasts(
     watch = _Broadcasts()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with watch:
-            loss(outputs, targets)
+        try:
+            with watch:
+                loss(outputs, targets)
+        except RuntimeError as error:
+            shapes = f"{tuple(outputs.shape)} and {tuple(targets.shape)}"
+            raise ValueError(f"loss cannot take outputs and targets {shapes}: {error}") from None
     return watch.found[:1]
 
 

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from tfbook import pretrained
-from tfbook._checks import check_number
+from tfbook._checks import check_choice, check_number
 from tfbook.data import Loader, Windows, bucketed, rows
 from tfbook.practice.finetuning import (
     TrainedOnly,
@@ -32,7 +32,7 @@ from tfbook.practice.finetuning import (
 )
 from tfbook.practice.freezing import freeze, layer_rates
 from tfbook.practice.lora import add_lora, bake_lora
-from tfbook.practice.reading import Examples, read_examples, split_examples
+from tfbook.practice.reading import KINDS, Examples, read_examples, split_examples
 from tfbook.pretrained import Pretrained
 from tfbook.training import (
     PRECISIONS,
@@ -147,7 +147,10 @@ def resolve_tuning(asked: Mapping[str, object], kind: str) -> dict[str, object]:
 
     Explained in: chapter 18, section "Fine-tuning on your own data".
     """
-    unknown = sorted(set(asked) - set(TUNING))
+    check_choice("kind", kind, KINDS)
+    if not isinstance(asked, Mapping):
+        raise TypeError(f"asked must be choices by name, got {type(asked).__name__}")
+    unknown = [name for name in asked if name not in TUNING]
     if unknown:
         raise ValueError(f"choices must be out of {', '.join(TUNING)}, got {unknown[0]!r}")
     choices = {name: default for name, (default, _, _) in TUNING.items()} | dict(asked)
@@ -327,7 +330,19 @@ def load_tuned(folder: str | os.PathLike[str]) -> Tuned:
 
 
 def tuning_groups(model: nn.Module, choices: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return the optimizer's groups that the choices ask for."""
+    """Return the optimizer's groups that the choices ask for, see :func:`layer_rates`.
+
+    Args:
+        model: with layers.
+        choices: all of them, of :func:`resolve_tuning`.
+
+    Raises:
+        TypeError: if a choice is of another kind.
+        ValueError: for choices out of their bounds, or nothing to train.
+
+    Explained in: chapter 18, section "Fine-tuning on your own data".
+    """
+    _check_choices(choices)
     decay = {"decay": choices["layer_decay"], "weight_decay": choices["weight_decay"]}
     return layer_rates(model, choices["lr"], **decay)
 

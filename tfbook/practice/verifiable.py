@@ -27,7 +27,7 @@ from tfbook._checks import (
     check_shape,
 )
 from tfbook.data import char_tokenizer, seeded
-from tfbook.generation import Sampling, generate
+from tfbook.generation import Sampling, generate, read_prompts
 from tfbook.practice.finetuning import answer_batch
 from tfbook.practice.preference import reference_drift, token_log_probs
 from tfbook.training import IGNORE, evaluating
@@ -242,7 +242,7 @@ def grpo_loss(
         raise TypeError(f"clip must be two numbers, got {clip!r:.40}")
     check_number("clip[0]", clip[0], 0, 1)
     check_number("clip[1]", clip[1], 0)
-    check_number("kl_weight", kl_weight, 0)
+    check_number("kl_weight", kl_weight, 0, 1e18)
     length = rollout.targets.shape[1] if length is None else length
     check_number("length", length, 1, 2**40, whole=True)
     drawn = rollout.targets != IGNORE  # (B, N)
@@ -333,7 +333,8 @@ def sample_rollout(
     Explained in: chapter 18, section "Learning from a checker".
     """
     check_module("model", model)
-    check_list("prompts", prompts)
+    prompts = read_prompts(prompts, name="prompts")
+    check_list("stop", stop)
     check_callable("reward", reward)
     check_number("group", group, 2, 2**20, whole=True)
     check_number("max_new_tokens", max_new_tokens, 1, 2**20, whole=True)

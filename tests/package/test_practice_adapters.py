@@ -101,6 +101,7 @@ def test_lora_is_its_formula(kit):
     for bias in (True, False):
         base = linear(bias=bias)
         layer = filled(kit.LoraLinear(base, 2, alpha=3.0))
+        assert kit.count_trained(layer).trained == 2 * (7 + 5)
         x, b = normal(2, 3, 7, seed=9), base.bias if bias else 0.0
         whole = base.weight + 3.0 / 2 * layer.lora_b @ layer.lora_a
         close(layer(x), x @ whole.T + b)
@@ -202,6 +203,7 @@ def test_dropout_is_on_the_thin_path_alone_and_only_in_training(kit):
     x = normal(400, 7, seed=3)
     plain = layer.base(x)
     whole = layer.eval()(x) - plain
+    close(whole, layer.scale * x @ layer.lora_a.T @ layer.lora_b.T)
     torch.manual_seed(0)
     dropped = layer.train()(x) - plain
     assert not torch.allclose(dropped, whole)

@@ -355,7 +355,7 @@ def test_a_student_comes_near_its_teacher_on_its_own_answers(kit):
 def test_the_best_and_the_most_frequent_are_chosen(kit):
     assert kit.best_of(["a", "b", "c"], [1.0, 3.0, 2.0]) == "b"
     assert kit.best_of(["a", "b"], [1.0, 1.0]) == "a"
-    assert kit.majority([3, 1, 1, 3, 2]) == 3 and kit.majority(["x"]) == "x"
+    assert kit.majority([2, 3, 1, 3, 1]) == 3 and kit.majority(["x"]) == "x"
     assert [kit.within_budget([5, 7, 4], n) for n in (0, 4, 5, 11, 12, 16)] == [0, 0, 1, 1, 2, 3]
 
 

@@ -51,11 +51,9 @@ class Examples:
 def read_examples(path: str | os.PathLike[str]) -> Examples:
     """Read a file of examples.
 
-    | ending | holds |
-    |---|---|
-    | .txt, .md | a text to go on with |
-    | .tsv, .csv | a first line that names the columns text and label, and then one example a line |
-    | .jsonl | one object a line: text and label, or prompt and answer, or messages |
+    Its ending says what it holds. ``.txt`` and ``.md``: a text to go on with. ``.tsv``, ``.csv``: a
+    first line that names the columns text and label, and then an example in each line. ``.jsonl``:
+    an object in each line, with text and label, with prompt and answer, or with messages.
 
     Args:
         path: of the file, in UTF-8.

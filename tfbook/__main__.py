@@ -1,4 +1,4 @@
-"""The command line: `python -m tfbook train | generate | chat | inspect | bench`."""
+"""The command line: `python -m tfbook train | finetune | generate | chat | inspect | bench`."""
 
 import contextlib
 import os
@@ -9,10 +9,11 @@ from functools import partial
 import torch
 
 from tfbook import pretrained
-from tfbook.commands import ABOUT, bench, inspect, languages, parser, say, train
+from tfbook.commands import ABOUT, bench, finetune, inspect, languages, parser, say, train
 from tfbook.data import BOS, EOS
 from tfbook.generation import GREEDY, Conversation, Sampling, converse, pieces, stream
 from tfbook.models import Classes
+from tfbook.practice import holds_tuning, load_tuned
 from tfbook.training import choose_device, load_run
 
 
@@ -22,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.command is None:
         print(ABOUT)
         return 0
-    do = {"train": train, "generate": _generate, "chat": _chat, "inspect": inspect, "bench": bench}
+    do = {"train": train, "finetune": finetune, "generate": _generate, "chat": _chat}
+    do |= {"inspect": inspect, "bench": bench}
     try:
         do[chosen.command](chosen)
     except KeyboardInterrupt as stop:
@@ -43,6 +45,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _generate(chosen):
+    if holds_tuning(chosen.model):
+        tuned = load_tuned(chosen.model)
+        if tuned.kind == "labels":
+            tuned.found.model.to(choose_device(chosen.device))
+            for label, p in zip(tuned.labels, tuned.classify(chosen.prompt)[0], strict=True):
+                print(f"{label} with probability {p:.3f}")
+            return
+        if tuned.kind == "answers" and tuned.found.chat_template is not None:
+            _answer(chosen, tuned.found)
+            return
     model, encode, decode, ends, state = _read_model(chosen.model)
     device = choose_device(chosen.device)
     model.to(device)
@@ -71,8 +83,27 @@ def _generate(chosen):
     print()
 
 
+def _answer(chosen, found):
+    """Write the answer to one question, as the model was taught to."""
+    found.model.to(choose_device(chosen.device))
+    prompt = found.encode_chat([{"role": "user", "content": chosen.prompt}])[0].tolist()
+    sampling = GREEDY
+    if chosen.temperature != 0:
+        sampling = Sampling(temperature=chosen.temperature, top_k=chosen.top_k, top_p=chosen.top_p)
+    tokens = _room(found.model, len(prompt), chosen.tokens)
+    written = stream(
+        found.model, prompt, max_new_tokens=tokens, sampling=sampling, stop=found.eos_ids,
+        seed=chosen.seed,
+    )  # fmt: skip
+    for piece in pieces(written, found.decode):
+        print(piece, end="", flush=True)
+    print()
+
+
 def _chat(chosen):
     load = pretrained.load_directory if os.path.isdir(chosen.model) else pretrained.load
+    if holds_tuning(chosen.model):
+        load = lambda folder: load_tuned(folder).found  # noqa: E731
     taste = {"temperature": chosen.temperature, "top_k": chosen.top_k, "top_p": chosen.top_p}
     sampling = Sampling(repetition_penalty=1.1, **taste)
     choices = {"system": chosen.system, "max_new_tokens": chosen.tokens, "seed": chosen.seed}
@@ -95,8 +126,8 @@ def _room(model, used, asked):
 
 def _read_model(name):
     """Return a model that writes, from text to ids and back, which ids end it, and its state."""
-    if name in languages():
-        found = pretrained.load(name)
+    if name in languages() or holds_tuning(name):
+        found = load_tuned(name).found if holds_tuning(name) else pretrained.load(name)
         ids_of = lambda text: found.encode(text)[0].tolist()  # noqa: E731
         return found.model, ids_of, found.decode, found.eos_ids, None
     if not os.path.isdir(name):

@@ -14,6 +14,8 @@ from tfbook import (
     models,
     parallel,
     positions,
+    practice,
+    pretrained,
     recurrent,
     serving,
     training,
@@ -46,6 +48,8 @@ ANYTHING = {
 LEFT_OUT = {
     "interpret": "indirect_object_prompts",
     "parallel": "launch",
+    "practice": "save_adapter load_adapter read_examples make_tuning holds_tuning write_tuning "
+    "read_tuning check_tuning load_tuned",
     "positions": "places_for check_base",
     "attention": "restrict log_sum_exp mix multiply_shared at_least_float32 masked_scores "
     "attend_explicit scores_of join_key_masks read_mask with_head_axis make_empty fill keep_heads "
@@ -314,6 +318,83 @@ def of_serving():
     yield of(serving, "PageTable", 4, 2, share=False)
 
 
+def of_practice():
+    net, tokens = decoder(), torch.arange(12).view(2, 6)
+    with_lora, bent, chain = decoder(), decoder(), torch.nn.Sequential(torch.nn.Linear(3, 3))
+    practice.add_lora(with_lora, 2)
+    practice.add_bottlenecks(bent, 2)
+    seed = {"generator": torch.Generator()}
+    yield of(practice, "layer_rates", net, 0.1, decay=0.5, weight_decay=0.1)
+    yield of(practice, "thaw", chain)
+    yield of(practice, "dense_weight", torch.nn.Linear(3, 2))
+    yield of(practice, "LoraLinear", torch.nn.Linear(3, 5), 2, alpha=3.0, dropout=0.1, **seed)
+    yield of(practice, "add_lora", net, 2, alpha=3.0, where=["*.q_proj"], dropout=0.1, **seed)
+    yield of(practice, "add_bottlenecks", net, 3, where=["*.out_proj"], **seed)
+    for name in ("lora_layers", "merge_lora", "unmerge_lora", "bake_lora", "adapter_tensors"):
+        yield of(practice, name, with_lora)
+    for name in ("bottlenecks", "remove_adapters"):
+        yield of(practice, name, bent)
+    yield of(practice, "Prefix", net, 3, **seed)
+    items = [("a", "x"), ("b", "y")]
+    yield of(practice, "split_examples", practice.Examples("labels", items, ("x", "y"), ""), 3)
+    letters = data.char_tokenizer("abcdefghijklm")
+    found = pretrained.Pretrained("tiny", net, letters, net.config)
+    talk = [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "c"}]
+    letters = data.char_tokenizer("abcdefghijkl\n")
+    yield of(practice, "answer_ids", pretrained.Pretrained("t", net, letters, net.config), talk)
+    reader = models.build(models.preset("bert-base", vocab_size=13, d_model=8, n_layers=1,
+                                        n_heads=2, d_ff=16, max_len=8))  # fmt: skip
+    found = pretrained.Pretrained("tiny", reader, letters, reader.config)
+    yield of(practice, "classifier_from", found, 3)
+    classes = lambda ids, mask: numbers(2, 3)  # noqa: E731
+    yield of(practice, "class_loss", classes, (tokens, tokens >= 0, torch.tensor([0, 2])))
+    answers = training.Example(tokens, tokens)
+    yield of(practice, "answer_loss", net, answers)
+    yield of(practice, "resolve_tuning", {"data": "mine.txt"}, "text")
+    choices = practice.resolve_tuning({"data": "mine.txt"}, "text")
+    yield of(practice, "tuning_groups", net, choices)
+    a, b, logits = numbers(3), numbers(3) + 1, numbers(2, 6, 13)
+    yield of(practice, "bradley_terry_loss", a, b, margin=0.1)
+    yield of(practice, "dpo_loss", a, b, b, a, beta=0.2, label_smoothing=0.1)
+    yield of(practice, "preference_loss", net, (answers, answers), reference=net, beta=0.2)
+    yield of(practice, "reference_drift", logits, logits + 1, tokens > 2)
+    yield of(practice, "token_log_probs", logits, tokens)
+    yield of(practice, "sequence_log_probs", logits, tokens)
+    yield of(practice, "RewardModel", net)
+    zeros = torch.zeros(2, 6)
+    made = practice.Rollout(tokens, tokens, zeros, zeros[:, 0], zeros[:, 0] + 1)
+    yield of(practice, "on_policy_distillation", net, made, teacher=net)
+    yield of(practice, "group_advantages", numbers(3, 4), by_std=True)
+    more = {"clip": (0.1, 0.2), "length": 5, "kl_weight": 0.1}
+    yield of(practice, "grpo_loss", zeros, made, form="first", reference=zeros, **more)
+    yield of(practice, "k3", a, b)
+    yield of(practice, "rollout_loss", net, made, form="corrected", reference=net, **more)
+    worth = lambda i, new: float(len(new))  # noqa: E731
+    few = {"group": 2, "max_new_tokens": 2, "stop": [3], "seed": 1}
+    yield of(practice, "sample_rollout", net, [[1, 2]], worth, **few)
+    yield of(practice, "sums", 3, largest=5, **seed)
+    given = {"rule": "any", "draws": 3, "seed": 1}
+    yield of(practice, "accuracy_curve", [["a", "b"]], ["a"], [1, 2], **given)
+    some = {"confidence": 0.9, "draws": 7, "seed": 1}
+    yield of(practice, "bootstrap_interval", [1.0, 2.0, 4.0], **some)
+    yield of(practice, "paired_interval", [1.0, 2.0], [2.0, 4.0], **some)
+    yield of(practice, "wilson_interval", 3, 7, confidence=0.9)
+    yield of(practice, "checklist", net, tokens)
+    for name in ("dead_heads", "entropy_collapse"):
+        yield of(practice, name, net, tokens, share=0.01)
+    yield of(practice, "forgotten_eval", net, tokens)
+    yield of(practice, "leaks", net, tokens, mask=tokens > 0, tolerance=0.1)
+    loss = lambda model: training.causal_loss(model, tokens)  # noqa: E731
+    yield of(practice, "gradient_flow", net, loss, low=0.1, high=9.0)
+    yield of(practice, "start_loss", net, loss, 13, tolerance=0.2)
+    yield of(practice, "stuck_on_one_batch", net, loss, steps=2, lr=0.1, share=0.5)
+    yield of(practice, "rate_spikes", training.History([1.0] * 5, [1.0] * 5, [1.0] * 5), window=3)
+    yield of(practice, "seen_tests", ["a b c"], ["b c d"], n=2)
+    yield of(practice, "silent_broadcasts", torch.nn.functional.mse_loss, a, b)
+    yield of(practice, "wrong_padding", tokens > 2, wanted="left")
+    yield of(practice, "wrong_shift", tokens, tokens)
+
+
 ROOMS = {
     "data": of_data,
     "metrics": of_metrics,
@@ -327,4 +408,5 @@ ROOMS = {
     "interpret": of_interpret,
     "parallel": of_parallel,
     "serving": of_serving,
+    "practice": of_practice,
 }

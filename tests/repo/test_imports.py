@@ -44,9 +44,11 @@ ROOMS = {
     "parallel": "links processes groups collectives conjugates replicas zero vocabulary "
     "tensor_parallel context schedules pipeline expert_parallel splits planner",
     "serving": "pages paged batching waste",
+    "practice": "freezing lora adapters adapter_files reading finetuning tuning_runs "
+    "preference verifiable asking evaluation findings debugging training_faults",
     "teaching": "boxes claims listings plotting explorables exercises",
     "experiments": "",
-    "commands": "arguments training measuring",
+    "commands": "arguments training finetuning measuring",
     "__main__": "",
 }
 ORDER = list(ROOMS)

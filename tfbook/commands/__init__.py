@@ -4,7 +4,19 @@ Explained in: chapters/11_training, section "A run that cannot be lost".
 """
 
 from tfbook.commands.arguments import ABOUT, languages, parser
+from tfbook.commands.finetuning import finetune
 from tfbook.commands.measuring import bench, inspect
-from tfbook.commands.training import say, train
+from tfbook.commands.training import rate_course, say, seen, train
 
-__all__ = ["ABOUT", "languages", "parser", "say", "train", "bench", "inspect"]
+__all__ = [
+    "ABOUT",
+    "languages",
+    "parser",
+    "rate_course",
+    "say",
+    "seen",
+    "train",
+    "finetune",
+    "bench",
+    "inspect",
+]

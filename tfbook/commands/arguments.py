@@ -9,6 +9,7 @@ from functools import partial
 import tfbook
 from tfbook import pretrained
 from tfbook.models import PRESETS
+from tfbook.practice import TUNING
 from tfbook.training import DEFAULTS, DEVICES, MEANINGS
 
 __all__ = ["ABOUT", "languages", "parser"]
@@ -18,6 +19,8 @@ The Executable Transformer, from the command line.
 
   train      teach a model, stop it, go on with it
              python -m tfbook train lm runs/shakespeare
+  finetune   teach a pretrained model your own examples
+             python -m tfbook finetune runs/mine --data mine.jsonl
   generate   let a trained model write
              python -m tfbook generate runs/shakespeare --prompt "ROMEO:"
   chat       talk with a chat model
@@ -70,7 +73,29 @@ Of two classes chance gets half. The run stops when the loss on other sentences 
 and keeps its best weights. Ctrl-C saves, and --resume goes on.""",
 }
 
+FINETUNE = """\
+Teach a pretrained model your own examples: lines with a label, questions with answers, or a text.
+
+  python -m tfbook finetune runs/mine --data mine.jsonl
+  python -m tfbook generate runs/mine --prompt "What is a fjord?"
+
+| ends in    | holds                                                                     |
+| .tsv .csv  | a first line that names the columns text and label, then a line for each  |
+| .jsonl     | {"text": …, "label": …} in each line                                      |
+|            | or {"prompt": …, "answer": …}, or {"messages": [{"role": …, "content": …}]} |
+| .txt .md   | a text to go on with                                                      |
+
+Labels are learned by MiniLM, with all its weights; answers and texts by SmolLM2, with adapters of
+rank 8 (LoRA). --lora RANK, --full and --freeze 'PATTERN PATTERN' choose another way. Of answers
+only the answer is learned, not the question. A tenth of the examples is kept for testing.
+
+The folder keeps checkpoints of what is trained and a log; with --full these are three times the
+model. Ctrl-C saves, and a run that was stopped in any way goes on with
+
+  python -m tfbook finetune runs/mine --resume"""
+
 OTHER_NAMES = {"lr": ("--rate",)}
+METAVARS = {"model": "NAME", "freeze": "PATTERNS"}
 SHORT = {"bf16": "bfloat16", "fp32": "float32"}
 
 
@@ -94,7 +119,20 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--quiet", action="store_true", help="show no bar")
         _add_device(one)
         for choice, default in DEFAULTS[name].items():
-            _add_choice(one, choice, default)
+            _add_choice(one, choice, default, *MEANINGS[choice])
+    tune = new("finetune", help="teach a pretrained model your examples", description=FINETUNE)
+    tune.add_argument("folder", help="where the run is kept; a new one for each run")
+    tune.add_argument("--resume", action="store_true", help="go on where the run stopped")
+    tune.add_argument("--quiet", action="store_true", help="show no bar")
+    _add_device(tune)
+    for choice, (default, kind, meaning) in TUNING.items():
+        if kind is bool:
+            flag = f"--{choice.replace('_', '-')}"
+            missing = {"action": "store_true", "default": argparse.SUPPRESS}
+            tune.add_argument(flag, dest=choice, help=meaning, **missing)
+        else:
+            _add_choice(tune, choice, default, kind, meaning)
+
     write = new("generate", help="let a model write", description=GENERATE)
     write.add_argument("model", help=f"a run's folder, or one of {', '.join(languages())}")
     write.add_argument("--prompt", default="\n", help="what the text begins with")
@@ -130,9 +168,8 @@ def _add_sampling(command, many, tokens, heat):
     command.add_argument("--seed", type=int, metavar="N", help="draw the same again")
 
 
-def _add_choice(command, choice, default):
+def _add_choice(command, choice, default, kind, meaning):
     """Add one of a run's choices to a command."""
-    kind, meaning = MEANINGS[choice]
     named = isinstance(kind, tuple)
     command.add_argument(
         f"--{choice.replace('_', '-')}",
@@ -141,14 +178,15 @@ def _add_choice(command, choice, default):
         type=(lambda name: SHORT.get(name, name)) if named else kind,
         choices=kind if named else None,
         default=argparse.SUPPRESS,  # to tell what was asked for from what was not
-        metavar=None if named else {int: "N", float: "X", str: "FILE"}[kind],
+        metavar=None if named else METAVARS.get(choice, {int: "N", float: "X", str: "FILE"}[kind]),
         help=meaning + ("" if default is None else f" ({default})"),
     )
 
 
 GENERATE = """\
 Let a trained model write, token by token, as it is computed. A translator translates the prompt,
-and a classifier says how positive it is.
+and a classifier says how positive it is; one that was fine-tuned says how likely each label is, and
+what learned answers gives an answer.
 
   python -m tfbook generate runs/shakespeare --prompt "JULIET:" --temperature 0.7"""
 CHAT = """\

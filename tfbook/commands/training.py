@@ -6,6 +6,7 @@ Explained in: chapters/11_training, section "A run that cannot be lost".
 import argparse
 import os
 import sys
+from collections.abc import Callable, Mapping
 
 from tqdm import tqdm
 
@@ -14,6 +15,7 @@ from tfbook.training import (
     MEANINGS,
     Checkpointing,
     Execution,
+    History,
     Monitoring,
     Ranks,
     check_choices,
@@ -30,7 +32,7 @@ from tfbook.training import (
     write_choices,
 )
 
-__all__ = ["say", "train"]
+__all__ = ["rate_course", "say", "seen", "train"]
 
 
 def train(chosen: argparse.Namespace) -> None:
@@ -51,7 +53,7 @@ def train(chosen: argparse.Namespace) -> None:
     optimizer = make_optimizer(choices, shard=chosen.shard)
     if not chosen.shard:  # which cuts the weights first
         optimizer = optimizer(ready.model)
-    falling = _schedule(choices)
+    falling = rate_course(choices)
     if chosen.resume:
         check_data(chosen.folder, ready)
     if first:
@@ -78,13 +80,13 @@ def train(chosen: argparse.Namespace) -> None:
             every=choices["every"],
             patience=choices["patience"],
             log=os.path.join(chosen.folder, "log.jsonl"),
-            report=lambda history: say(_seen(history, choices["steps"])),
+            report=lambda history: say(seen(history, choices["steps"])),
         ),
         checkpointing=Checkpointing(chosen.folder, every=choices["every"]),
         progress=not chosen.quiet,
     )
     if first:
-        say(f"{_seen(found, choices['steps'])}; {found.seconds:.0f} s; kept in {chosen.folder}")
+        say(f"{seen(found, choices['steps'])}; {found.seconds:.0f} s; kept in {chosen.folder}")
 
 
 def _beginning(chosen):
@@ -119,7 +121,11 @@ def _asked(chosen):
     return asked | {"text": os.path.abspath(asked["text"])} if "text" in asked else asked
 
 
-def _schedule(choices):
+def rate_course(choices: Mapping[str, object]) -> Callable[[int], float]:
+    """Return the factor on the learning rate for each step, as a run's choices say.
+
+    Explained in: chapters/11_training, section "A run that cannot be lost".
+    """
     course = {"warmup": choices["warmup"]}
     if choices["schedule"] != "constant":
         course["steps"] = choices["steps"]
@@ -136,7 +142,7 @@ def _begin_or_lengthen(chosen, choices, ready):
     if choices["steps"] > kept["steps"]:
         lengthen(chosen.folder, choices["steps"])
         rate, before = (
-            choices["lr"] * _schedule(each)(min(done, each["steps"] - 1))
+            choices["lr"] * rate_course(each)(min(done, each["steps"] - 1))
             for each in (choices, kept)
         )
         say(
@@ -145,8 +151,11 @@ def _begin_or_lengthen(chosen, choices, ready):
         )
 
 
-def _seen(history, steps):
-    """Return what the last evaluation said, and the best one so far."""
+def seen(history: History, steps: int) -> str:
+    """Return what the last evaluation said, and the best one so far.
+
+    Explained in: chapters/11_training, section "A run that cannot be lost".
+    """
     numbers = history.evaluations[-1]
     shown = (f"{name} {value:.4f}" for name, value in numbers.items() if name != "after")
     best = min(history.evaluations, key=lambda each: each["loss"])

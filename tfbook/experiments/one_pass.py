@@ -6,25 +6,26 @@ order of the pass, on rows of the same shapes; and the pass runs once more with 
 answered by rows that lie ready, which is the time of everything else. Nothing is subtracted, so
 the parts need not add up, and the log says what they leave open. All parameters take 538 MB, more
 than a cache holds: each pass has to fetch them from memory. The pieces of a round follow one
-another, so that each finds the memory as a pass leaves it; of all rounds the log holds the median,
-in seconds of the one thread. Other programs may share the memory with it, and slow it down.
+another, so that each finds the memory as a pass leaves it. Of all rounds the log holds the fastest,
+in seconds of the one thread: other programs that share the memory can only slow one down.
 
 Of the log, each list has one value for each of `rows`: `whole`, `layers` (all their matrices),
 `output`, `others` (the pass without products). `bytes` and `flops` of one row are those of `layers`
 and `output`. `single` are parts of the pass of one token that `others` holds together: attention
-with its cache and rotation, norms, activations. `machine_flops` is the best of several large
+with its cache and rotation, norms, activations. `small` asks what `others` of one token is made of:
+`operations` are all that PyTorch is told to do in it; `alone` is the time of the same operations,
+recorded and repeated one after the other without the model around them; `additions` are seconds of
+one addition of so many numbers to as many others. `machine_flops` is the best of several large
 products. `readers` are the bytes a second of several ways to go through half a gigabyte, of each
 the best run; copying reads half of it and writes the other. `reading` is the fastest of them, one
 row of large matrices included: it is to bound what a program can do, so no program should beat it.
 `wide` are four matrices of 4,096 × 4,096 numbers, 268 MB, that meet `rows` in three programs,
 `ways`; `layers` is the fastest of them. `forms` are as many numbers as the output layer has, in one
-matrix or in 32, each with rows of 576 or of 4,096 numbers, met by 1, 4 and 16 rows. The passes and
-their parts were timed in one run, `readers`, `wide` and `forms` in a later one on the same core.
+matrix or in 32, each with rows of 576 or of 4,096 numbers, met by 1, 4 and 16 rows.
 
 Explained in: chapters/06_complexity, section "Two ceilings".
 """
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -34,6 +35,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tfbook import costs, pretrained
 
@@ -43,12 +45,12 @@ SEEN = 20
 LONGEST, FEWEST = 9.0, 3  # seconds for the rounds of a pass, and how many there are at least
 SMOKE = {
     "rows": (1, 2), "rounds": 1, "wide_rows": (1,), "wide_width": 64, "measuring": 0.05,
-    "form_rows": (1,), "form_numbers": 32 * 4096, "array_numbers": 2**16,
+    "form_rows": (1,), "form_numbers": 32 * 4096, "array_numbers": 2**16, "repeats": 2,
 }  # fmt: skip
 CARD = {
     "model": "SmolLM2-135M as it is, 134,515,008 parameters in float32",
     "data": "{rows_first} to {rows_last} tokens a pass, after {SEEN} that it has read",
-    "steps": "nothing is trained; medians of up to {rounds} passes",
+    "steps": "nothing is trained; the fastest of up to {rounds} passes",
     "batch": "",
     "rate": "",
 }
@@ -91,8 +93,8 @@ def timed(action: Callable[[], object]) -> float:
     return process_time() - begun
 
 
-def medians(pieces: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Run all pieces in turn, once to warm up and then `rounds` times; return their medians.
+def fastest(pieces: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Run all pieces in turn, once to warm up and then `rounds` times; return the fastest.
 
     Where that would take longer than `LONGEST` seconds, there are fewer rounds.
     """
@@ -104,7 +106,7 @@ def medians(pieces: dict[str, Callable[[], object]], rounds: int) -> dict[str, f
             break
         for name, action in pieces.items():
             seconds[name].append(timed(action))
-    return {name: round(statistics.median(times), 6) for name, times in seconds.items()}
+    return {name: round(min(times), 6) for name, times in seconds.items()}
 
 
 def each(calls: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None]:
@@ -118,7 +120,7 @@ def each(calls: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None]:
 
 
 def pass_of(model: nn.Module, state: object, count: int, rounds: int) -> dict[str, float]:
-    """Return the medians of a pass over so many tokens and of its parts."""
+    """Return the least seconds of a pass over so many tokens and of its parts."""
     tokens = torch.arange(count)[None]
 
     def whole() -> None:
@@ -138,7 +140,7 @@ def pass_of(model: nn.Module, state: object, count: int, rounds: int) -> dict[st
         "output": each(output),
         "others": others,
     }
-    return medians(pieces, rounds)
+    return fastest(pieces, rounds)
 
 
 def single_parts(model: nn.Module, state: object, rounds: int) -> dict[str, float]:
@@ -164,7 +166,47 @@ def single_parts(model: nn.Module, state: object, rounds: int) -> dict[str, floa
             block.ffn_residual.norm(x)
         model.stack.final_norm(x)
 
-    return medians({"attention": attention, "norms": norms, "activations": networks}, rounds)
+    return fastest({"attention": attention, "norms": norms, "activations": networks}, rounds)
+
+
+class Recording(TorchDispatchMode):
+    """Notes every operation that PyTorch is told to do, with what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Callable, tuple, dict]] = []
+
+    def __torch_dispatch__(
+        self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        self.calls.append((func, args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def small_steps(model: nn.Module, state: object, repeats: int) -> dict[str, object]:
+    """Return how many operations a pass of one token has beside its products, and their time."""
+    token = torch.zeros(1, 1, dtype=torch.long)
+
+    def whole() -> None:
+        model.decode(token, state)
+
+    def alone() -> None:
+        for function, given, named in recording.calls:
+            function(*given, **named)
+
+    with linear_is(ready(recorded(whole))), Recording() as recording:
+        whole()
+    pairs = {count: torch.randn(2, count) for count in (1, 576)}
+    pieces = {"alone": alone} | {
+        str(count): lambda pair=pair: [pair[0] + pair[1] for _ in range(1000)]
+        for count, pair in pairs.items()
+    }
+    found = fastest(pieces, repeats)
+    return {
+        "operations": len(recording.calls),
+        "alone": found.pop("alone"),
+        "additions": {count: seconds / 1000 for count, seconds in found.items()},
+    }
 
 
 def readers(numbers: int, rounds: int) -> dict[str, float]:
@@ -190,7 +232,7 @@ def readers(numbers: int, rounds: int) -> dict[str, float]:
 
 
 def wide_matrices(rows: Sequence[int], width: int, rounds: int) -> dict[str, object]:
-    """Return the medians of products with large square matrices, fetched from memory."""
+    """Return the least seconds of products with large square matrices, fetched from memory."""
     matrices = [torch.randn(width, width) for _ in range(4)]
     programs = {
         "F.linear": lambda x: [F.linear(x, w) for w in matrices],
@@ -201,15 +243,15 @@ def wide_matrices(rows: Sequence[int], width: int, rounds: int) -> dict[str, obj
     for count in rows:
         x = torch.randn(count, width)
         pieces = {name: partial(program, x) for name, program in programs.items()}
-        for name, seconds in medians(pieces, rounds).items():
+        for name, seconds in fastest(pieces, rounds).items():
             ways[name].append(seconds)
-    fastest = [min(seconds) for seconds in zip(*ways.values(), strict=True)]
-    found = {"width": width, "matrices": len(matrices), "rows": list(rows), "layers": fastest}
+    layers = [min(seconds) for seconds in zip(*ways.values(), strict=True)]
+    found = {"width": width, "matrices": len(matrices), "rows": list(rows), "layers": layers}
     return found | {"ways": ways}
 
 
 def forms(rows: Sequence[int], numbers: int, rounds: int) -> list[dict]:
-    """Return the medians of products with as many numbers, in one matrix or in 32, wide or not."""
+    """Return the times of products with as many numbers, in one matrix or in 32, wide or not."""
     found, matrices = [], []
     for width in (576, 4096):
         for count in (1, 32):
@@ -222,7 +264,7 @@ def forms(rows: Sequence[int], numbers: int, rounds: int) -> list[dict]:
             str(number): each([(torch.randn(count, group[0].shape[1]), w) for w in group])
             for number, group in enumerate(matrices)
         }
-        for form, seconds in zip(found, medians(pieces, rounds).values(), strict=True):
+        for form, seconds in zip(found, fastest(pieces, rounds).values(), strict=True):
             form["seconds"].append(seconds)
     return found
 
@@ -238,18 +280,20 @@ def run(
     form_numbers: int = 49_152 * 576,
     array_numbers: int = 2**27,
     measuring: float = 3.0,
+    repeats: int = 51,
 ) -> tuple[dict, None]:
     """Time passes of so many tokens and their parts.
 
     Args:
         rows: tokens of a pass.
-        rounds: of which the median is taken.
+        rounds: of which the fastest is taken.
         wide_rows: for the large square matrices.
         wide_width: of these.
         form_rows: for the matrices of several forms.
         form_numbers: that each form has.
         array_numbers: of the array that is read.
         measuring: seconds for the two numbers of the machine.
+        repeats: for the small operations.
     """
     model = pretrained.load("smollm2-135m").model
     _, state = model.decode(torch.arange(SEEN)[None])
@@ -258,17 +302,22 @@ def run(
     calls = recorded(lambda: model.decode(torch.zeros(1, 1, dtype=torch.long), state))
     weights = {"layers": [w for _, w in calls[:-1]], "output": [w for _, w in calls[-1:]]}
     single = single_parts(model, state, rounds)
+    small = small_steps(model, state, repeats)
     found = [pass_of(model, state, count, rounds) for count in rows]
     wide = wide_matrices(wide_rows, wide_width, max(rounds // 7, 1))
     one_row = dict(zip(wide["rows"], wide["layers"], strict=True))[1]
     read["one row of large matrices"] = 4 * wide["matrices"] * wide_width**2 / one_row
+    flops_of_row = 2 * wide["matrices"] * wide_width**2
+    pairs = zip(wide["rows"], wide["layers"], strict=True)
+    peak = max(machine.flops, *(count * flops_of_row / seconds for count, seconds in pairs))
     return {
         "settings": {"rounds": rounds, "seen": SEEN}, "rows": list(rows),
         **{name: [one[name] for one in found] for name in ("whole", "layers", "output", "others")},
         "single": single,
+        "small": small,
         "bytes": {name: sum(w.nbytes for w in group) for name, group in weights.items()},
         "flops": {name: sum(2 * w.numel() for w in group) for name, group in weights.items()},
-        "machine_flops": machine.flops,
+        "machine_flops": peak,
         "readers": read,
         "reading": max(read.values()),
         "wide": wide,

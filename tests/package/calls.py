@@ -49,7 +49,8 @@ LEFT_OUT = {
     "recurrent": "hidden gradient_norms heads_of",
     "models": "initialise fold table make_stack",
     "pretrained": "check_sha256 find_package check_package keep read_checkpoint read_gguf "
-    "read_safetensors config_from fill_model weights_from weights_to load load_directory",
+    "read_safetensors pack_rows read_rows config_from fill_model weights_from weights_to load "
+    "load_directory",
     "generation": "check_model check_room context_of device_of pad read_prompts read_stop "
     "start_state stop_count check_sampling forgets read_asked converse make_generators",
     "training": "last_checkpoint read_checkpoint steps_in write_checkpoint new_folder read_json "

@@ -9,6 +9,7 @@ from tfbook import (
     costs,
     data,
     generation,
+    hardware,
     interpret,
     metrics,
     models,
@@ -282,6 +283,35 @@ def of_interpret():
     yield of(interpret, "steering_effects", net, tokens, tap, wide[0], [0.0, 1.0], wanted)
 
 
+def of_hardware():
+    forms, drawn = hardware.FORMATS, {"generator": torch.Generator()}
+    yield of(hardware, "encode", numbers(3, 5), forms["e4m3"], saturate=True)
+    yield of(hardware, "round_to", numbers(3, 5), forms["fp16"], stochastic=True, **drawn)
+    yield of(hardware, "decode", torch.arange(16), forms["int4"])
+    yield of(hardware, "FloatFormat", "e3m2", 3, 2, bias=3, special="none")
+    yield of(hardware, "IntFormat", "int5", 5)
+    blocks = hardware.encode_blocks(numbers(2, 32), "nvfp4")
+    yield of(hardware, "decode_blocks", blocks)
+    scaler = hardware.LossScaler(8.0, growth=2.0, backoff=0.5, interval=3)
+    yield of(hardware, "LossScaler", 8.0, growth=2.0, backoff=0.5, interval=3)
+    yield "LossScaler()", scaler.scaled, (numbers(1)[0],), {}
+    layer, x = models.Layer(models.Attention(2), models.FFN(7)), numbers(3, 8).requires_grad_()
+    config = models.TransformerConfig(11, 8, decoder=[layer] * 4, max_len=13)
+    yield of(hardware, "run_checkpointed", [torch.sin] * 4, x, every=2)
+    yield of(hardware, "checkpointed_bytes", config, 5, 2, every=2)
+    yield of(hardware, "training_memory", config, 5, 2, precision="mixed", every=2)
+    yield of(hardware, "largest_batch", config, 1e7, 5, optimizer="sgd", every=1)
+    yield of(hardware, "quantise", numbers(4, 6), 4, shared=3, symmetric=False)
+    yield of(hardware, "restore", hardware.quantise(numbers(4, 6)))
+    yield of(hardware, "pack", hardware.quantise(numbers(16, 32), 4, shared=32))
+    net = torch.nn.Sequential(torch.nn.Linear(32, 16), torch.nn.Linear(16, 4))
+    yield of(hardware, "quantise_model", net, 4, shared=4, skip=["1"])
+    yield of(hardware, "pack_model", net, 8, skip=["1"])
+    yield of(hardware, "linear_outliers", numbers(3, 6), numbers(4, 6), threshold=1.0)
+    for name in ("gptq", "awq"):
+        yield of(hardware, name, numbers(4, 6), numbers(7, 6), 3, shared=3, symmetric=False)
+
+
 ROOMS = {
     "data": of_data,
     "metrics": of_metrics,
@@ -293,4 +323,5 @@ ROOMS = {
     "generation": of_generation,
     "training": of_training,
     "interpret": of_interpret,
+    "hardware": of_hardware,
 }

@@ -105,6 +105,7 @@ def test_a_layer_keeps_its_bias_and_the_dtype_of_x(kit):
     weight, matrix = made(kit, "4")
     layer = nn.Linear(96, 48)
     kit.set_weight(layer, "weight", weight)
+    layer.bias.data *= 1000
     x = torch.randn(3, 96, generator=seeded())
     right = functional.linear(x, matrix, layer.bias)
     assert (layer(x) - right).abs().max() < 0.02 * right.abs().max()
@@ -134,6 +135,7 @@ def test_any_other_operation_sees_the_matrix(kit):
         assert torch.equal(weight.double(), matrix.double())
         assert torch.equal(torch.cat([weight, matrix]), torch.cat([matrix, matrix]))
         assert functional.linear(torch.zeros(0, 96), weight).shape == (0, 48)
+        assert weight.tolist() == matrix.tolist() and (weight.numpy() == matrix.numpy()).all()
 
 
 @check

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tfbook import data, pretrained
 from tfbook.generation import generate
-from tfbook.models import GroupedWeight, PackedWeight, RowWeight
+from tfbook.models import GroupedWeight, RowWeight
 from tfbook.pretrained import packing
 
 PPL = {"int4": 0.005, "int8": 0.015}  # that int8 rounds the file's numbers a second time costs more
@@ -69,8 +69,9 @@ def test_a_small_file_packs_to_its_own_numbers(kit):
         model = kit.pack_rows(weights, texts, bits)
         for name, right in plain.named_parameters():
             found = model.get_parameter(name)
-            assert isinstance(found, PackedWeight) == (right.ndim == 2)
-            value = found.decode() if isinstance(found, PackedWeight) else found
+            packed = isinstance(found, kit.PackedWeight)
+            assert packed == (right.ndim == 2)
+            value = found.decode() if packed else found
             error = (value - right).norm(dim=-1)
             assert (error <= most * right.norm(dim=-1)).all(), (bits, name)
 

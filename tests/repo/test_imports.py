@@ -42,6 +42,7 @@ ROOMS = {
     "speculative",
     "interpret": "capturing statistics flow attribution lens ablation patching indirect_object "
     "circuits probing similarity supervision superposition dictionaries steering",
+    "hardware": "formats blocks scaling memory quantisation calibration",
     "teaching": "boxes claims listings plotting explorables exercises",
     "experiments": "",
     "commands": "arguments training measuring",

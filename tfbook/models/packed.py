@@ -327,7 +327,13 @@ def _embedding(
     return weight.look_up(input) if max_norm is None else None
 
 
+def _decoded(function: Callable) -> Callable:
+    """Return a function of numbers outside of PyTorch that decodes a packed weight first."""
+    return lambda weight, *args, **kwargs: function(weight.decode(), *args, **kwargs)
+
+
 OWN: dict[Callable, Callable] = {functional.linear: _linear, functional.embedding: _embedding}
+OWN |= {f: _decoded(f) for f in (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.item)}
 ATEN = torch.ops.aten
 PASSED_ON = {ATEN.detach.default, ATEN.clone.default, ATEN.alias.default}
 SHAPELESS = {ATEN.new_empty.default, ATEN.new_zeros.default, ATEN.new_ones.default}

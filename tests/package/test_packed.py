@@ -69,6 +69,13 @@ def test_a_packed_weight_stands_for_its_formula(kit):
 
 
 @check
+def test_more_rows_than_are_packed_at_once(kit):
+    for kind in ("4", "8"):
+        weight, matrix = made(kit, kind, rows=2128, columns=32)
+        assert torch.equal(functional.linear(torch.eye(32), weight), matrix.T.bfloat16().float())
+
+
+@check
 def test_codes_and_scales_come_back(kit):
     for bits in (4, 8):
         for group in (32, 64):

@@ -28,6 +28,7 @@ GROUPS = (32, 64, 128, 256)  # sizes of a group that the kernel knows
 ROWS = STEP = 16  # rows in 4 bits and columns in 8 come in multiples, for the kernels' vectors
 INT4 = torch.ops.aten._weight_int4pack_mm_for_cpu.default
 INT8 = torch.ops.aten._weight_int8pack_mm.default
+PIECE = 1024  # rows that are packed at once, a multiple of the 64 that the kernel puts together
 MIDDLE = 8  # the kernel counts codes from the middle of 0 … 15
 
 
@@ -151,16 +152,23 @@ class GroupedWeight(PackedWeight):
             raise ValueError(f"codes of {bits} bits must be from {least} to {most}")
         scale = scale.detach().float()
         low = torch.zeros_like(scale) if low is None else low.detach().float()
-        digits, scales, middles = codes.int(), scale, low + MIDDLE * scale
+        scales, middles = scale, low + MIDDLE * scale
         self.table = None
         if bits == 8:
             self.table = codes.to(torch.int8)  # as it stands, for lookups
-            digits = torch.cat([(digits >> 4) + MIDDLE, digits & 15], dim=1)  # (N, 2 D)
             scales = torch.cat([16 * scale, scale], dim=1)  # (N, 2 D / group)
             middles = torch.cat([torch.zeros_like(low), middles], dim=1)
-        self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(digits, 1)
+        # In pieces, for the kernel wants its digits in 32 bits each before it packs them.
+        self.packed = torch.cat([self._pack(some) for some in codes.split(PIECE)])
         pairs = torch.stack([scales, middles], dim=-1)  # (N, G, 2)
         self.scales = pairs.transpose(0, 1).contiguous().to(torch.bfloat16)  # (G, N, 2)
+
+    def _pack(self, codes):
+        """Lay out the digits of some rows as the kernel reads them."""
+        digits = codes.int()
+        if self.bits == 8:
+            digits = torch.cat([(digits >> 4) + MIDDLE, digits & 15], dim=1)  # (rows, 2 D)
+        return torch.ops.aten._convert_weight_to_int4pack_for_cpu(digits, 1)
 
     def codes(self) -> Int[Tensor, "N D"]:
         """Return c, as int8."""

@@ -181,3 +181,13 @@ def test_what_cannot_be_packed_is_refused(kit):
     weights, texts, _ = small_file()
     with pytest.raises(ValueError, match="bits must be 4 or 8"):
         kit.pack_rows(weights, texts, 3)
+
+
+def test_the_file_is_read_without_a_cache_too(tmp_path):
+    """What is kept is what was read: bytes of matrices, and numbers of vectors."""
+    found = pretrained.load("smollm2-135m", weights="int4", cache_dir=tmp_path)
+    (kept,) = tmp_path.iterdir()
+    assert kept.stat().st_size < 100e6  # the file's own size, not that of its decoded numbers
+    again = pretrained.load("smollm2-135m", weights="int8", cache_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == [kept]
+    assert found.chat_template == again.chat_template and found.eos_ids == again.eos_ids

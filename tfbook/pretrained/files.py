@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,9 +34,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
 from tfbook.positions import interleaved_to_half
-
-if TYPE_CHECKING:
-    from gguf.gguf_reader import ReaderTensor
 
 __all__ = [
     "PACKAGES",
@@ -375,7 +372,7 @@ def read_gguf(path: Path) -> tuple[StateDict, Texts]:
     return read_blocks(path, decode_block)
 
 
-def decode_block(tensor: "ReaderTensor") -> Tensor:
+def decode_block(tensor: Any) -> Tensor:
     """Return the numbers of a tensor of a GGUF file in float32."""
     from gguf.quants import dequantize
 
@@ -383,10 +380,8 @@ def decode_block(tensor: "ReaderTensor") -> Tensor:
     return torch.from_numpy(np.array(dequantize(tensor.data, tensor.tensor_type), np.float32))
 
 
-def read_blocks(
-    path: Path, decode: Callable[["ReaderTensor"], Tensor]
-) -> tuple[StateDict, Texts]:
-    """Do what :func:`read_gguf` does, with tensors made by ``decode`` of what the file holds."""
+def read_blocks(path: Path, decode: Callable[[Any], Tensor]) -> tuple[StateDict, Texts]:
+    """Do what :func:`read_gguf` does; ``decode`` makes a tensor of a ``gguf.ReaderTensor``."""
     try:
         from gguf import GGUFReader
     except ModuleNotFoundError:

@@ -10,7 +10,7 @@ Explained in: chapter 17_hardware, section "Weights in few bits".
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Shaped
@@ -21,9 +21,6 @@ from tfbook.models import GroupedWeight, PackedWeight, RowWeight, set_weight
 from tfbook.pretrained.conversion import fill_model
 from tfbook.pretrained.files import decode_block, read_blocks
 from tfbook.pretrained.rounding import round_rows
-
-if TYPE_CHECKING:
-    from gguf.gguf_reader import ReaderTensor
 
 __all__ = ["Blocks", "pack_rows", "read_rows", "split_blocks"]
 
@@ -112,7 +109,7 @@ def read_rows(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """
     kinds = []
 
-    def copy(tensor: "ReaderTensor") -> Tensor:
+    def copy(tensor: Any) -> Tensor:
         kinds.append(tensor.tensor_type.name)
         if tensor.data.ndim < 2:
             return decode_block(tensor)

@@ -9,6 +9,7 @@ from tfbook import (
     costs,
     data,
     generation,
+    hardware,
     interpret,
     metrics,
     models,
@@ -57,7 +58,8 @@ LEFT_OUT = {
     "recurrent": "hidden gradient_norms heads_of",
     "models": "initialise fold table make_stack",
     "pretrained": "check_sha256 find_package check_package keep read_checkpoint read_gguf "
-    "read_safetensors config_from fill_model weights_from weights_to load load_directory",
+    "read_safetensors pack_rows read_rows config_from fill_model weights_from weights_to load "
+    "load_directory",
     "generation": "check_model check_room context_of device_of pad read_prompts read_stop "
     "start_state stop_count check_sampling forgets read_asked converse make_generators",
     "training": "last_checkpoint read_checkpoint steps_in write_checkpoint new_folder read_json "
@@ -395,6 +397,35 @@ def of_practice():
     yield of(practice, "wrong_shift", tokens, tokens)
 
 
+def of_hardware():
+    forms, drawn = hardware.FORMATS, {"generator": torch.Generator()}
+    yield of(hardware, "encode", numbers(3, 5), forms["e4m3"], saturate=True)
+    yield of(hardware, "round_to", numbers(3, 5), forms["fp16"], stochastic=True, **drawn)
+    yield of(hardware, "decode", torch.arange(16), forms["int4"])
+    yield of(hardware, "FloatFormat", "e3m2", 3, 2, bias=3, special="none")
+    yield of(hardware, "IntFormat", "int5", 5)
+    blocks = hardware.encode_blocks(numbers(2, 32), "nvfp4")
+    yield of(hardware, "decode_blocks", blocks)
+    scaler = hardware.LossScaler(8.0, growth=2.0, backoff=0.5, interval=3)
+    yield of(hardware, "LossScaler", 8.0, growth=2.0, backoff=0.5, interval=3)
+    yield "LossScaler()", scaler.scaled, (numbers(1)[0],), {}
+    layer, x = models.Layer(models.Attention(2), models.FFN(7)), numbers(3, 8).requires_grad_()
+    config = models.TransformerConfig(11, 8, decoder=[layer] * 4, max_len=13)
+    yield of(hardware, "run_checkpointed", [torch.sin] * 4, x, every=2)
+    yield of(hardware, "checkpointed_bytes", config, 5, 2, every=2)
+    yield of(hardware, "training_memory", config, 5, 2, precision="mixed", every=2)
+    yield of(hardware, "largest_batch", config, 1e7, 5, optimizer="sgd", every=1)
+    yield of(hardware, "quantise", numbers(4, 6), 4, shared=3, symmetric=False)
+    yield of(hardware, "restore", hardware.quantise(numbers(4, 6)))
+    yield of(hardware, "pack", hardware.quantise(numbers(16, 32), 4, shared=32))
+    net = torch.nn.Sequential(torch.nn.Linear(32, 16), torch.nn.Linear(16, 4))
+    yield of(hardware, "quantise_model", net, 4, shared=4, skip=["1"])
+    yield of(hardware, "pack_model", net, 8, skip=["1"])
+    yield of(hardware, "linear_outliers", numbers(3, 6), numbers(4, 6), threshold=1.0)
+    for name in ("gptq", "awq"):
+        yield of(hardware, name, numbers(4, 6), numbers(7, 6), 3, shared=3, symmetric=False)
+
+
 ROOMS = {
     "data": of_data,
     "metrics": of_metrics,
@@ -406,6 +437,7 @@ ROOMS = {
     "generation": of_generation,
     "training": of_training,
     "interpret": of_interpret,
+    "hardware": of_hardware,
     "parallel": of_parallel,
     "serving": of_serving,
     "practice": of_practice,

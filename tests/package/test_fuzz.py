@@ -32,7 +32,7 @@ from tfbook import attention, data, generation, models, positions, pretrained, t
 
 ROOMS = (
     "data metrics costs positions attention recurrent graphs models pretrained generation "
-    "training interpret parallel serving practice".split()
+    "training interpret hardware parallel serving practice".split()
 )
 HOME = str(Path(tfbook.__file__).parent)
 TWICE = 2  # as many calls of a function are altered

@@ -286,7 +286,7 @@ MUTANTS = [
     Mutant(
         "a backward pass need not wait",
         ROOM + "schedules",
-        'needs = [(stage, Task("F", task.micro))] if task.kind == "B" else []',
+        'needs = [(stage, PipelineTask("F", task.micro))] if task.kind == "B" else []',
         "needs = []",
         "test_a_schedule_that_never_ends_is_refused:1",
     ),

@@ -191,7 +191,7 @@ def test_no_stage_begins_before_it_can(room=parallel):
                 if (before, task) in when:
                     assert when[before, task].end <= span.start
                 if task.kind == "B":
-                    assert when[stage, room.Task("F", task.micro)].end <= span.start
+                    assert when[stage, room.PipelineTask("F", task.micro)].end <= span.start
                 assert span.end - span.start == (1 if task.kind == "F" else 2)
             for stage in spans:
                 ends = [0.0] + [span.end for span in stage]
@@ -209,13 +209,13 @@ def test_one_forward_one_backward_keeps_few(room=parallel):
 
 def test_a_schedule_that_never_ends_is_refused(room=parallel):
     good = room.gpipe(2, 2)
-    crossed = [[room.Task("B", 0), room.Task("F", 0)]]
+    crossed = [[room.PipelineTask("B", 0), room.PipelineTask("F", 0)]]
     with pytest.raises(ValueError, match="each stage waits"):
         room.timeline(crossed)
     with pytest.raises(ValueError, match="each pass of each micro-batch once"):
         room.timeline([good[0], good[1][:-1]])
     with pytest.raises(ValueError, match="each pass of each micro-batch once"):
-        room.in_flight([good[0], good[1][:-1] + [room.Task("F", 0)]])
+        room.in_flight([good[0], good[1][:-1] + [room.PipelineTask("F", 0)]])
 
 
 def test_what_collectives_send(room=parallel):

@@ -29,18 +29,20 @@ ROOMS = {
     "recurrent": "cells networks gradients seq2seq scan convolution state_space "
     "mamba retention rwkv delta_rule",
     "graphs": "adjacency attention positions structure messages",
-    "models": "norms residual feed_forward states blocks embeddings heads routing experts streams "
-    "depth initial account spec placements layers mixtures mixers attentions state_spaces "
+    "models": "norms packed residual feed_forward states blocks embeddings heads routing experts "
+    "streams depth initial account spec placements layers mixtures mixers attentions state_spaces "
     "convolutions conv_attention graph_mixers graph_transformer sharing ends changes config "
     "presets architectures",
     "training": "schedules objectives denoising optimizers muon sophia skipping processes "
     "files states history checkpoints resuming gradients monitoring loop choices "
     "recipes run_folders",
-    "pretrained": "files part_names decoders mixed families conversion loading rounding",
+    "pretrained": "files part_names decoders mixed families conversion rounding packing "
+    "loading",
     "generation": "streaming prompts sampling decoding conversation tables scoring beam "
     "speculative",
     "interpret": "capturing statistics flow attribution lens ablation patching indirect_object "
     "circuits probing similarity supervision superposition dictionaries steering",
+    "hardware": "formats blocks scaling memory quantisation calibration",
     "parallel": "links processes groups collectives conjugates replicas zero vocabulary "
     "tensor_parallel context schedules pipeline expert_parallel splits planner",
     "serving": "pages paged batching waste",

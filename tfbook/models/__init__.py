@@ -74,6 +74,7 @@ from tfbook.models.mixers import (
 )
 from tfbook.models.mixtures import Experts, active_parameters
 from tfbook.models.norms import NORMS, LayerNorm, RMSNorm, layer_norm, make_norm, rms_norm
+from tfbook.models.packed import GROUPS, GroupedWeight, PackedWeight, RowWeight, set_weight
 from tfbook.models.placements import (
     Learned,
     LinearBias,
@@ -106,6 +107,11 @@ __all__ = [
     "layer_norm",
     "make_norm",
     "rms_norm",
+    "GROUPS",
+    "GroupedWeight",
+    "PackedWeight",
+    "RowWeight",
+    "set_weight",
     "Residual",
     "ACTIVATIONS",
     "FEED_FORWARDS",

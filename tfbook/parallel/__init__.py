@@ -32,7 +32,7 @@ from tfbook.parallel.planner import Cluster, Plan, estimate, plans
 from tfbook.parallel.processes import launch
 from tfbook.parallel.replicas import average_gradients, gradient_buckets, same_weights
 from tfbook.parallel.schedules import (
-    Task,
+    PipelineTask,
     bubble_fraction,
     gpipe,
     idle_share,
@@ -93,7 +93,7 @@ __all__ = [
     "attend_ulysses",
     "ring_pairs",
     "rows_of",
-    "Task",
+    "PipelineTask",
     "bubble_fraction",
     "gpipe",
     "idle_share",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tfbook._checks import check_callable, check_ids, check_number
 from tfbook.models import DecoderOnly
 from tfbook.parallel.groups import Group, check_group
-from tfbook.parallel.schedules import Task, check_schedule, one_forward_one_backward
+from tfbook.parallel.schedules import PipelineTask, check_schedule, one_forward_one_backward
 
 __all__ = ["Stage", "add_tied_gradients", "layers_of", "run_pipeline"]
 
@@ -119,7 +119,7 @@ def run_pipeline(
     group: Group,
     *,
     micro_batches: int,
-    schedule: Sequence[Sequence[Task]] | None = None,
+    schedule: Sequence[Sequence[PipelineTask]] | None = None,
 ) -> Float[Tensor, ""] | None:
     """Pass a batch forwards and backwards through all stages, and add up the gradients.
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tfbook._checks import check_list, check_number
 
 __all__ = [
-    "Task",
+    "PipelineTask",
     "bubble_fraction",
     "gpipe",
     "idle_share",
@@ -26,7 +26,7 @@ __all__ = [
 MOST = 10_000  # stages, or micro-batches
 
 
-class Task(NamedTuple):
+class PipelineTask(NamedTuple):
     """One pass of one micro-batch through a stage.
 
     Attributes:
@@ -46,12 +46,12 @@ class Span(NamedTuple):
     Explained in: chapter 17_hardware, section "Many devices".
     """
 
-    task: Task
+    task: PipelineTask
     start: float
     end: float
 
 
-Schedule = list[list[Task]]
+Schedule = list[list[PipelineTask]]
 
 
 def gpipe(p: int, m: int) -> Schedule:
@@ -77,7 +77,7 @@ def gpipe(p: int, m: int) -> Schedule:
     Explained in: chapter 17_hardware, section "Many devices".
     """
     _check(p, m)
-    each = [Task(kind, micro) for kind in "FB" for micro in range(m)]
+    each = [PipelineTask(kind, micro) for kind in "FB" for micro in range(m)]
     return [list(each) for _ in range(p)]
 
 
@@ -111,11 +111,11 @@ def one_forward_one_backward(p: int, m: int) -> Schedule:
     schedule = []
     for stage in range(p):
         first = min(m, p - 1 - stage)
-        tasks = [Task("F", micro) for micro in range(first)]
+        tasks = [PipelineTask("F", micro) for micro in range(first)]
         for micro in range(m):
             if first + micro < m:
-                tasks.append(Task("F", first + micro))
-            tasks.append(Task("B", micro))
+                tasks.append(PipelineTask("F", first + micro))
+            tasks.append(PipelineTask("B", micro))
         schedule.append(tasks)
     return schedule
 
@@ -146,7 +146,7 @@ def bubble_fraction(p: int, m: int, *, chunks: int = 1) -> float:
 
 
 def timeline(
-    schedule: Sequence[Sequence[Task]], *, forward: float = 1.0, backward: float = 2.0
+    schedule: Sequence[Sequence[PipelineTask]], *, forward: float = 1.0, backward: float = 2.0
 ) -> list[list[Span]]:
     """Return when each stage does each task, if it begins as soon as it can.
 
@@ -168,8 +168,8 @@ def timeline(
 
     Example:
         >>> timeline(gpipe(2, 1))[1]
-        [Span(task=Task(kind='F', micro=0), start=1.0, end=2.0), \
-Span(task=Task(kind='B', micro=0), start=2.0, end=4.0)]
+        [Span(task=PipelineTask(kind='F', micro=0), start=1.0, end=2.0), \
+Span(task=PipelineTask(kind='B', micro=0), start=2.0, end=4.0)]
 
     Source: [huang2019gpipe]
     Explained in: chapter 17_hardware, section "Many devices".
@@ -178,14 +178,14 @@ Span(task=Task(kind='B', micro=0), start=2.0, end=4.0)]
     for name, value in (("forward", forward), ("backward", backward)):
         check_number(name, value, above=0, high=1e12)
     stages = _read(schedule)
-    ends: dict[tuple[int, Task], float] = {}
+    ends: dict[tuple[int, PipelineTask], float] = {}
     done: list[list[Span]] = [[] for _ in stages]
     while len(ends) < sum(map(len, stages)):
         before = len(ends)
         for stage, tasks in enumerate(stages):
             while len(done[stage]) < len(tasks):
                 task = tasks[len(done[stage])]
-                needs = [(stage, Task("F", task.micro))] if task.kind == "B" else []
+                needs = [(stage, PipelineTask("F", task.micro))] if task.kind == "B" else []
                 other = stage + (1 if task.kind == "B" else -1)
                 if 0 <= other < len(stages):
                     needs.append((other, task))
@@ -201,7 +201,7 @@ Span(task=Task(kind='B', micro=0), start=2.0, end=4.0)]
 
 
 def idle_share(
-    schedule: Sequence[Sequence[Task]], *, forward: float = 1.0, backward: float = 2.0
+    schedule: Sequence[Sequence[PipelineTask]], *, forward: float = 1.0, backward: float = 2.0
 ) -> float:
     """Return the share of the time, over all stages, in which none of their tasks is done.
 
@@ -220,7 +220,7 @@ def idle_share(
     return 1 - busy / (whole * len(spans))
 
 
-def in_flight(schedule: Sequence[Sequence[Task]]) -> list[int]:
+def in_flight(schedule: Sequence[Sequence[PipelineTask]]) -> list[int]:
     """Return of how many micro-batches each stage keeps activations at most.
 
     Args:
@@ -248,7 +248,7 @@ def in_flight(schedule: Sequence[Sequence[Task]]) -> list[int]:
 
 
 def schedule_table(
-    schedule: Sequence[Sequence[Task]], *, forward: int = 1, backward: int = 2
+    schedule: Sequence[Sequence[PipelineTask]], *, forward: int = 1, backward: int = 2
 ) -> str:
     """Return a schedule as a table: a line for each stage, a column for each unit of time.
 
@@ -288,19 +288,19 @@ def _check(p: object, m: object) -> None:
     check_number("m", m, 1, MOST, whole=True)
 
 
-def _read(schedule: object) -> list[list[Task]]:
+def _read(schedule: object) -> list[list[PipelineTask]]:
     """Return the tasks of each stage, each forward and backward pass once."""
     check_list("schedule", schedule)
     stages = []
     for tasks in schedule:
         check_list("a stage of the schedule", tasks)
         for task in tasks:
-            if not isinstance(task, Task):
+            if not isinstance(task, PipelineTask):
                 raise TypeError(f"schedule must hold Tasks, got {type(task).__name__}")
             check_number("a micro-batch", task.micro, 0, MOST, whole=True)
         stages.append(list(tasks))
     m = len(stages[0]) // 2 if stages else 0
-    wanted = {Task(kind, micro) for kind in "FB" for micro in range(m)}
+    wanted = {PipelineTask(kind, micro) for kind in "FB" for micro in range(m)}
     if not m or any(len(tasks) != 2 * m or set(tasks) != wanted for tasks in stages):
         raise ValueError("schedule must have each pass of each micro-batch once in every stage")
     return stages

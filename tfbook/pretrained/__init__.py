@@ -25,6 +25,7 @@ from tfbook.pretrained.files import (
     read_safetensors,
 )
 from tfbook.pretrained.loading import Pretrained, load, load_directory, names
+from tfbook.pretrained.packing import Blocks, pack_rows, read_rows, split_blocks
 from tfbook.pretrained.rounding import RoundedRows, restore_rows, round_model, round_rows
 
 __all__ = [
@@ -47,12 +48,16 @@ __all__ = [
     "fill_model",
     "weights_from",
     "weights_to",
-    "Pretrained",
-    "load",
-    "load_directory",
-    "names",
     "RoundedRows",
     "restore_rows",
     "round_model",
     "round_rows",
+    "Blocks",
+    "pack_rows",
+    "read_rows",
+    "split_blocks",
+    "Pretrained",
+    "load",
+    "load_directory",
+    "names",
 ]

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -368,9 +369,21 @@ def read_gguf(path: Path) -> tuple[StateDict, Texts]:
 
     Explained in: chapters/05_architecture_deeper, section "Two real models".
     """
+    return read_blocks(path, decode_block)
+
+
+def decode_block(tensor: Any) -> Tensor:
+    """Return the numbers of a tensor of a GGUF file in float32."""
+    from gguf.quants import dequantize
+
+    # A copy: dequantize may return a view of the read-only file.
+    return torch.from_numpy(np.array(dequantize(tensor.data, tensor.tensor_type), np.float32))
+
+
+def read_blocks(path: Path, decode: Callable[[Any], Tensor]) -> tuple[StateDict, Texts]:
+    """Do what :func:`read_gguf` does; ``decode`` makes a tensor of a ``gguf.ReaderTensor``."""
     try:
         from gguf import GGUFReader
-        from gguf.quants import dequantize
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
             "reading GGUF takes a package: pip install gguf==0.19.0"
@@ -390,9 +403,7 @@ def read_gguf(path: Path) -> tuple[StateDict, Texts]:
         *block, part, kind = tensor.name.split(".")
         if part not in GGUF_NAMES or block[:1] not in ([], ["blk"]):
             raise ValueError(f"{path.name} has a tensor that is not known here: {tensor.name}")
-        # A copy: dequantize may return a view of the read-only file.
-        values = np.array(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
-        value = torch.from_numpy(values)
+        value = decode(tensor)
         if part in heads:
             value = interleaved_to_half(value, dim=0, n_heads=heads[part]).contiguous()
         prefix = f"model.layers.{block[1]}." if block else ""

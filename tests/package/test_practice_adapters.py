@@ -428,9 +428,8 @@ def test_a_file_that_cannot_be_written_is_as_it_was(kit, tmp_path, monkeypatch):
 @pytest.mark.parametrize("dora", [False, True])
 def test_peft_computes_the_same(kit, dora):
     """LoRA and DoRA of the Hugging Face library on the same layers with the same numbers."""
-    peft = pytest.importorskip(
-        "peft", reason="peft is not installed: pip install --no-deps peft accelerate"
-    )
+    import peft
+
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(7, 11), nn.GELU(), nn.Linear(11, 5, bias=False)).double()
     ours = copy.deepcopy(plain)

@@ -139,14 +139,14 @@ def layers_by_trying(n_layers, cache_per_token, state, length, room):
         if a * cache_per_token * length + (n_layers - a) * state <= room
     ]
     a = max(fits)
-    return ["attention" if (i + 1) * a % n_layers < a else "state" for i in range(n_layers)]
+    return ["attention" if (i - 1) * a % n_layers < a else "state" for i in range(n_layers)]
 
 
 @right("hybrid-layers")
 def layers_by_a_formula(n_layers, cache_per_token, state, length, room):
     more = cache_per_token * length - state
     a = n_layers if more <= 0 else min(n_layers, (room - n_layers * state) // more)
-    places = {-(-n_layers * j // a) - 1 for j in range(1, a + 1)}
+    places = {(-(-n_layers * j // a) + 1) % n_layers for j in range(a)}
     return ["attention" if i in places else "state" for i in range(n_layers)]
 
 
@@ -184,7 +184,13 @@ def layers_behind(*given):
     return sorted(layers_by_trying(*given), reverse=True)
 
 
-@wrong("hybrid-layers", "stands below the states of its group")
+@wrong("hybrid-layers", "attention begins with the first layer")
 def layers_from_the_first(*given):
     chosen = layers_by_trying(*given)
-    return chosen[-1:] + chosen[:-1]
+    return chosen[1:] + chosen[:1]
+
+
+@wrong("hybrid-layers", "attention ends with the last layer")
+def layers_to_the_last(*given):
+    chosen = layers_by_trying(*given)
+    return chosen[2:] + chosen[:2]

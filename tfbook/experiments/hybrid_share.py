@@ -47,10 +47,10 @@ CARD = {
     "model": "four layers of width {WIDTH}, {four_smallest:,} to {four_largest:,} parameters, or "
     "two, {two_smallest:,} to {two_largest:,}",
     "data": "sequences of {pairs_first} to {pairs_last} pairs, as one token or two",
-    "steps": "{steps:,} or {long_steps:,} steps with four layers, {apart_steps:,} or "
-    "{apart_long_steps:,} with two",
+    "steps": "{steps:,} steps, three lists also {long_steps:,}; two layers {apart_steps:,} or "
+    "{apart_long_steps:,}",
     "batch": "batches of {ROWS:,} tokens",
-    "rate": "rate {rates_first:g} or {rates_last:g}, rising and then falling",
+    "rate": "rate {rates_first:g} or {rates_last:g}, rising, then falling",
 }
 KINDS: dict[str, Spec] = {
     "attention": MIXERS["attention"],

@@ -54,10 +54,10 @@ SMOKE = {
 }
 CARD = {
     "model": "one layer of width {WIDTH} with each mixer, {smallest:,} to {largest:,} parameters",
-    "data": "stories of {old_first} to {old_last} old pairs, eight new ones and eight jests",
-    "steps": "{steps:,} steps, or {long_steps:,} with the first seed",
+    "data": "{old_first} to {old_last} old pairs, eight new ones, eight jests",
+    "steps": "{steps:,} steps with one seed or two, all but attention {long_steps:,} with one",
     "batch": "batches of {ROWS:,} tokens",
-    "rate": "the better rate of {rates_first:g} and {rates_last:g}, rising and then falling",
+    "rate": "the better rate of {rates_first:g} and {rates_last:g}, rising, then falling",
 }
 LISTENERS: dict[str, Spec] = {
     **{name: MIXERS[name] for name in ("attention", "linear", "retention", "gated linear",

@@ -45,6 +45,7 @@ SMOKE = {"names": ("linear", "Mamba-2", "gated delta rule"), "steps": 4}
 CARD = {
     "model": "one layer of width {WIDTH} with each mixer, {smallest:,} to {largest:,} parameters",
     "data": "sequences of {pairs_first} to {pairs_last} pairs",
+    "steps": "{steps:,} steps with the second seed of associative_recall",
     "batch": "batches of {ROWS:,} tokens",
     "rate": "rate {RATES[0]:g}, without erasing {RATES[1]:g}, rising and then falling",
 }

@@ -40,7 +40,7 @@ SMOKE = {"names": ("delta rule", "linear"), "rates": (0.008,), "steps": 4, "long
 CARD = {
     "model": "one layer of width {WIDTH} with each mixer, {smallest:,} to {largest:,} parameters",
     "data": "{PEOPLE} keys told once, twice or four times",
-    "steps": "{steps:,} or {long_steps:,} steps",
+    "steps": "{steps:,} steps, and {long_steps:,} with all but the two that only add",
     "batch": "batches of {ROWS:,} tokens",
     "rate": "rate {rates_first:g}, for two {rates_first:g} or {rates_last:g}, rising, then falling",
 }

@@ -226,8 +226,8 @@ def hybrid_layers(
     """Choose the layers of a hybrid that fits into a memory.
 
     Take as many layers of attention as fit when `length` tokens have been read, and states of fixed
-    size for the others. Spread the attention evenly, each above the states of its group: with a of
-    them, layer i (from 0) is attention where (i + 1) · a % n_layers is smaller than a.
+    size for the others. Spread the attention evenly, from the second layer on: with a of them,
+    layer i (from 0) is attention where (i − 1) · a % n_layers is smaller than a.
 
     n_layers: how many layers. cache_per_token: numbers that a layer of attention keeps for each
     token. state: numbers that another layer keeps. length: tokens. room: numbers that fit, enough
@@ -251,8 +251,8 @@ def _chosen(
     if slip == "back":
         return ["state"] * (n_layers - count) + ["attention"] * count
     places = range(n_layers)
-    first = 0 if slip == "early" else 1
-    return ["attention" if (i + first) * count % n_layers < count else "state" for i in places]
+    first = {"early": 0, "late": -1}.get(slip, 1)
+    return ["attention" if (i - first) * count % n_layers < count else "state" for i in places]
 
 
 _LAYER_SLIPS = {
@@ -261,8 +261,10 @@ _LAYER_SLIPS = {
     "all": "A layer of attention has a cache and no state: its state was counted as well.",
     "front": "The number is right, but all attention stands in front. Spread it evenly.",
     "back": "The number is right, but all attention stands behind. Spread it evenly.",
-    "early": "The number and the distances are right, but attention stands below the states of its "
-             "group: the rule has i + 1, so that the last layer is attention and not the first.",
+    "early": "The number and the distances are right, but attention begins with the first layer: "
+             "the rule has i − 1, so that one layer stands below that can join neighbours.",
+    "late": "The number and the distances are right, but attention ends with the last layer: the "
+            "rule has i − 1, so that attention begins low in the stack, with the second layer.",
 }  # fmt: skip
 
 
@@ -299,8 +301,8 @@ HYBRID_LAYERS = Exercise(
         "how many the n_layers − a others?",
         "Try a = 0, 1, 2, … and keep the largest that fits. A cache may also be smaller than a "
         "state.",
-        "For the order, go through i with the rule of the task; with a = 2 of 4 it gives attention "
-        "in the layers 1 and 3.",
+        "For the order, go through i with the rule of the task; with a = 2 of 8 it gives attention "
+        "in the layers 1 and 5. In Python -1 % 8 is 7.",
     ),
 )
 

@@ -75,10 +75,11 @@ SMOKE = {
     "search_steps": {"decoder": 1, "LSTM": 1},
 }  # fmt: skip
 CARD = {
-    "model": "decoders and LSTMs, {smallest:,} to {largest:,} parameters without tables",
+    "model": "decoders, and LSTMs for the second reading, "
+    "{smallest:,} to {largest:,} parameters without tables",
     "data": "Shakespeare, windows of {CONTEXT} characters",
     "steps": "{steps_first} to {steps_last:,} steps",
-    "rate": "rates {highest:.2g} to {lowest:.2g}, the wider the lower",
+    "rate": "rates {highest:.2g} to {lowest:.2g}, the wider the lower; costly runs with one seed",
 }
 
 

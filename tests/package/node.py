@@ -1,8 +1,11 @@
-"""JavaScript in Node, with the `evaluate` of a browser's page."""
+"""The JavaScript of the figures as one module, and Node with the `evaluate` of a browser's page."""
 
 import json
+import re
 import shutil
 import subprocess
+
+from tfbook.teaching.explorables import _base
 
 NODE = shutil.which("node")
 # A line in asks for {code, given}, a line out answers {value} or {error}.
@@ -20,6 +23,19 @@ require('node:readline').createInterface({ input: process.stdin }).on('line', as
   process.stdout.write(JSON.stringify(answer) + '\\n');
 });
 """
+
+
+def library(names, edits=()):
+    """The text of some files of the figures as one module, with edits: (file, old, new)."""
+    text = ""
+    for name in names:
+        part = (_base.FOLDER / f"{name}.js").read_text(encoding="utf-8")
+        for file, old, new in edits:
+            if file == name:
+                assert part.count(old) == 1, f"{old!r} stands {part.count(old)} times in {name}.js"
+                part = part.replace(old, new)
+        text += re.sub(r"^import .*\n", "", part, flags=re.M)
+    return text
 
 
 class NodePage:

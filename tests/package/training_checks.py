@@ -4,11 +4,11 @@
 on both sides.
 """
 
-import re
 
 import torch
 from torch.nn import functional
 
+from tests.package.node import library
 from tfbook.models import (
     FFN,
     Attention,
@@ -20,7 +20,7 @@ from tfbook.models import (
     build,
     rms_norm,
 )
-from tfbook.teaching.explorables import _base, _training
+from tfbook.teaching.explorables import _training
 
 LIBRARY = ("shared", "workers", "tensors", "language_model", "training_model")
 LOAD = """async (source) => {
@@ -78,22 +78,9 @@ SIZES = {
 }  # fmt: skip
 
 
-def library(edits=()):
-    """The text of the library as one module, with edits: (file, old, new)."""
-    text = ""
-    for name in LIBRARY:
-        part = (_base.FOLDER / f"{name}.js").read_text(encoding="utf-8")
-        for file, old, new in edits:
-            if file == name:
-                assert part.count(old) == 1, f"{old!r} stands {part.count(old)} times in {name}.js"
-                part = part.replace(old, new)
-        text += re.sub(r"^import .*\n", "", part, flags=re.M)
-    return text
-
-
 def load(page, edits=()):
     """Put the library into a page."""
-    page.evaluate(LOAD, library(edits))
+    page.evaluate(LOAD, library(LIBRARY, edits))
 
 
 def call(page, name, *given):

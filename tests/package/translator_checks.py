@@ -6,15 +6,15 @@ the parts of the same rounded weights in float64: no hooks, heads by `head_mask`
 
 import functools
 import random
-import re
 
 import torch
 
+from tests.package.node import library
 from tfbook.data import BOS, EOS
 from tfbook.generation import beam_search
 from tfbook.models import layer_norm
 from tfbook.pretrained import round_model
-from tfbook.teaching.explorables import _base, _weights
+from tfbook.teaching.explorables import _weights
 
 LIBRARY = ("tensors", "workers", "translation_model")
 LOAD = """async (source) => {
@@ -73,22 +73,9 @@ GROW = f"""([table, rules]) => {{
 }}"""
 
 
-def library(edits=()):
-    """The text of the library as one module, with edits: (file, old, new)."""
-    text = ""
-    for name in LIBRARY:
-        part = (_base.FOLDER / f"{name}.js").read_text(encoding="utf-8")
-        for file, old, new in edits:
-            if file == name:
-                assert part.count(old) == 1, f"{old!r} stands {part.count(old)} times in {name}.js"
-                part = part.replace(old, new)
-        text += re.sub(r"^import .*\n", "", part, flags=re.M)
-    return text
-
-
 def load(page, edits=(), model=True):
     """Put the library into a page, and open the model there."""
-    page.evaluate(LOAD, library(edits))
+    page.evaluate(LOAD, library(LIBRARY, edits))
     if model:
         page.evaluate(OPEN)
 

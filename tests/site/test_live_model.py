@@ -8,13 +8,13 @@ off the page and compared with the same rounded weights in PyTorch, in float64 o
 import functools
 import json
 import random
-import re
 
 import pytest
 import torch
 from torch.nn import functional
 
 from tests.package import test_live_model as package
+from tests.package.node import library
 from tests.site import test_explorables as others
 from tests.site.live_pages import (
     HOSTS,
@@ -30,7 +30,7 @@ from tests.site.test_explorables import axe_faults, check_widths, control, lay_o
 from tfbook import attention, generation, models, positions, pretrained
 from tfbook.pretrained import round_model, round_rows
 from tfbook.teaching import explorables
-from tfbook.teaching.explorables import _base, _chance, _live, _weights
+from tfbook.teaching.explorables import _chance, _live, _weights
 
 pytestmark = pytest.mark.browser
 figures_at, free_pages, visit = others.figures_at, others.free_pages, others.visit
@@ -98,19 +98,6 @@ READ = """([ids, off, patch, kept]) => {
 }"""
 
 
-def library(edits=()):
-    """The text of the library as one module, with edits: (file, old, new)."""
-    text = ""
-    for name in LIBRARY:
-        part = (_base.FOLDER / f"{name}.js").read_text(encoding="utf-8")
-        for file, old, new in edits:
-            if file == name:
-                assert part.count(old) == 1, f"{old!r} stands {part.count(old)} times in {name}.js"
-                part = part.replace(old, new)
-        text += re.sub(r"^import .*\n", "", part, flags=re.M)
-    return text
-
-
 @pytest.fixture(scope="module")
 def bench(browser):
     """A page with the library, and with the weights."""
@@ -122,7 +109,7 @@ def bench(browser):
 
 
 def load(page, edits=(), model=True):
-    page.evaluate(LOAD, library(edits))
+    page.evaluate(LOAD, library(LIBRARY, edits))
     if model:
         page.evaluate("window.model = window.ours.openModel(window.tfbookWeights.shakespeare)")
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.package import training_checks as checks
+from tests.package.node import library
 from tests.site import test_explorables as others
 from tests.site.live_pages import (
     HOSTS,
@@ -347,4 +348,4 @@ def test_the_page_of_the_book_shows_it(site, browser):
 
 
 def test_what_is_shipped_has_no_address():
-    assert not re.search(r"https?://(?!www\.w3\.org)", checks.library())
+    assert not re.search(r"https?://(?!www\.w3\.org)", library(checks.LIBRARY))

@@ -26,6 +26,8 @@ ROADS: tuple[str, ...] = (
     "09_hybrids",
     "10_interpretability",
     "11_training",
+    "17_hardware",
+    "18_practice",
 )
 
 # Of a road: what, at least, at most.

@@ -1125,6 +1125,30 @@ def perplexity_reads_itself(model, tokens, context, stride):
     return torch.cat(found).mean().exp().item()
 
 
+def rolled_windows(model, tokens, context, stride, targets):
+    n, done, found = len(tokens), 0, []
+    for start in range(0, n, stride):
+        end = min(start + context, n)
+        logits = model(tokens[None, start:end])[0]
+        each = F.cross_entropy(logits, targets(start, end), reduction="none")
+        found.append(each[done - start :])
+        done = end
+        if end == n:
+            break
+    return torch.cat(found).mean().exp().item()
+
+
+@wrong("windowed-perplexity", "The targets were rolled around")
+def perplexity_rolled(model, tokens, context, stride):
+    labels = torch.roll(tokens, -1)
+    return rolled_windows(model, tokens, context, stride, lambda s, e: labels[s:e])
+
+
+@wrong("windowed-perplexity", "The targets were rolled around")
+def perplexity_rolled_windows(model, tokens, context, stride):
+    return rolled_windows(model, tokens, context, stride, lambda s, e: tokens[s:e].roll(-1))
+
+
 @wrong("windowed-perplexity", "It can read 1 to 5 at once")
 def perplexity_whole(model, tokens, context, stride):
     return surprise(model, tokens, 0, len(tokens), 1).mean().exp().item()

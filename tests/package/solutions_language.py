@@ -712,6 +712,23 @@ def cut_one_each(word, merges):
     return list(tokens)
 
 
+@wrong("apply-merges", "as in a ring")
+def cut_in_a_ring(word, merges):
+    tokens = list(word)
+    for a, b in merges:
+        new, skip = [], False
+        for i, token in enumerate(tokens):
+            if skip:
+                skip = False
+            elif token == a and tokens[(i + 1) % len(tokens)] == b:
+                new.append(a + b)
+                skip = True
+            else:
+                new.append(token)
+        tokens = new
+    return tokens
+
+
 @wrong("apply-merges", "its characters come back")
 def cut_unknown(word, merges):
     return [token if token.isascii() else "?" for token in cut_by_rank(word, merges)]

@@ -244,6 +244,14 @@ def stretch_by_repeating(table, n_new):
     return table[torch.arange(n_new) % len(table)]
 
 
+@wrong("stretch-positions", "as in a ring")
+def stretch_around(table, n_new):
+    places = torch.arange(n_new, dtype=table.dtype) * len(table) / n_new
+    before = places.floor().long()
+    share = (places - before)[:, None]
+    return (1 - share) * table[before] + share * table.roll(-1, 0)[before]
+
+
 @wrong("stretch-positions", "filled up with zeros")
 def stretch_with_zeros(table, n_new):
     return F.pad(table, (0, 0, 0, n_new - len(table)))

@@ -14,6 +14,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tfbook import experiments
 from tfbook.attention import causal_mask
 from tfbook.data import BytePairs, word_vectors
 from tfbook.teaching import explorables
@@ -33,6 +34,7 @@ TOKENS = "a b c a b c d".split()
 NEXT = explorables.pack_next_tokens(
     "once </p> upon", [math.sin(i) * 3 for i in range(60)], [f" {i}" for i in range(60)], shown=12
 )
+FAULTS = experiments.log("traced_faults")
 
 
 def patterns(layers=2, heads=3, tokens=7, causal=True):
@@ -75,6 +77,25 @@ MAKE = {
     "roofline": explorables.roofline,
     "roofline of one machine": lambda: explorables.roofline([("<mine>", 1e12, 1e11)], rows=64),
     "compute_budget": explorables.compute_budget,
+    "continuous_batching": explorables.continuous_batching,
+    "continuous_batching anew": lambda: explorables.continuous_batching("continuous", slots=8),
+    "training_planner": explorables.training_planner,
+    "training_planner of many": lambda: explorables.training_planner(
+        "gpt3-175b", replicas=64, tensor=8, pipeline=8, zero=1, batch=2048, recompute="full"
+    ),
+    "quantisation_error": explorables.quantisation_error,
+    "quantisation_error of groups": lambda: explorables.quantisation_error(
+        "ordinary", shared=16, symmetric=False, bits=2, group=5
+    ),
+    "debugging_dashboard": lambda: explorables.debugging_dashboard(FAULTS),
+    "debugging_dashboard answered": lambda: explorables.debugging_dashboard(
+        FAULTS, "C", healthy=False, step=40, answer="scores"
+    ),
+    "pipeline_schedule": explorables.pipeline_schedule,
+    "pipeline_schedule of one stage": lambda: explorables.pipeline_schedule("1f1b", stages=1),
+    "float_bits": explorables.float_bits,
+    "float_bits of a whole number": lambda: explorables.float_bits(-0.3, format="int8"),
+    "float_bits of infinity": lambda: explorables.float_bits(format="e5m2", code=0b0_11111_00),
     "sparsity_designer": explorables.sparsity_designer,
     "expert_routing": explorables.expert_routing,
     "scan_tree": explorables.scan_tree,

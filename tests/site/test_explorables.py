@@ -103,6 +103,12 @@ MAKERS = (
     explorables.cost_calculator,
     explorables.roofline,
     explorables.compute_budget,
+    explorables.float_bits,
+    explorables.pipeline_schedule,
+    lambda: explorables.debugging_dashboard(experiments.log("traced_faults")),
+    explorables.quantisation_error,
+    explorables.training_planner,
+    explorables.continuous_batching,
     explorables.sparsity_designer,
     explorables.expert_routing,
     explorables.scan_tree,
@@ -2405,6 +2411,17 @@ def check_second_reading_of_interpretability(page):
     assert values(viewer, "weight", len(found)) == pytest.approx(found, abs=TOLERANCE)
 
 
+def check_hardware(page):
+    from tests.site import test_cost_explorables
+    from tests.site import test_machine_explorables as figures
+
+    test_cost_explorables.check_roofline(page.locator('[data-module="roofline"]'), "H100 SXM")
+    figures.check_bits(page.locator('[data-module="float_bits"]'), 65_520.0, format="fp16")
+    figures.check_pipeline(page.locator('[data-module="pipeline_schedule"]'))
+    figures.check_plan(page.locator('[data-module="training_planner"]'))
+    figures.check_serving(page.locator('[data-module="continuous_batching"]'))
+
+
 CHAPTERS = {
     "01_motivation": functools.partial(check_alignments, log="translation"),
     "02_attention": check_chapter_of_attention,
@@ -2421,6 +2438,7 @@ CHAPTERS = {
     "11_training": check_training,
     "12_generation": check_generation,
     "13_language": check_language,
+    "17_hardware": check_hardware,
 }
 
 

@@ -1,6 +1,6 @@
 """Fine-tuning from the command line: a run on the reader's own examples, begun or gone on with.
 
-Explained in: chapter 18, section "Fine-tuning on your own data".
+Explained in: chapters/18_practice, section "Fine-tuning on your own data".
 """
 
 import argparse
@@ -43,7 +43,7 @@ def finetune(chosen: argparse.Namespace) -> None:
         OSError: if a file cannot be read, or the folder not be used.
         FloatingPointError: if the loss or a weight is no number any more.
 
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     device = choose_device(chosen.device)
     choices, examples = _going_on(chosen) if chosen.resume else _beginning(chosen)

@@ -4,7 +4,7 @@ Adapters (LoRA, DoRA, over quantised layers; bottlenecks; prefixes) and their fi
 and instruction tuning of pretrained models; DPO and reward models; GRPO and distillation on the
 model's own samples; pass@k, intervals, contamination; a checklist of faults that finds them.
 
-Explained in: chapter 18.
+Explained in: chapters/18_practice, section "A checklist that finds the fault".
 """
 
 from tfbook.practice.adapter_files import adapter_tensors, load_adapter, save_adapter

@@ -4,7 +4,7 @@ The file is safetensors. It holds the trained tensors of LoRA, DoRA, bottlenecks
 the names of their layers, and in its header what has to be made to take them. It is written whole
 or not at all.
 
-Explained in: chapter 18, section "Low-rank adapters".
+Explained in: chapters/18_practice, section "Low-rank adapters".
 """
 
 import json
@@ -42,7 +42,7 @@ def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
         TypeError: if model is no module.
         ValueError: if it has no adapters.
 
-    Explained in: chapter 18, section "Low-rank adapters".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
     check_module("model", model)
     if isinstance(model, Prefixed):
@@ -75,7 +75,7 @@ def save_adapter(model: nn.Module, path: str | os.PathLike[str]) -> Path:
         ValueError: if the model has no adapters, or two kinds of them.
         OSError: if it cannot be written; what was there is as it was.
 
-    Explained in: chapter 18, section "Low-rank adapters".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path must be a path, got {type(path).__name__}")
@@ -111,7 +111,7 @@ def load_adapter(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
         ValueError: if the file is damaged or of another kind, or does not fit the model, which then
             is as it was.
 
-    Explained in: chapter 18, section "Low-rank adapters".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
     check_module("model", model)
     if not isinstance(path, str | os.PathLike):

@@ -4,7 +4,7 @@ A bottleneck adapter bends what a sublayer adds to the stream: y + W_up σ(W_dow
 changes no layer at all: it gives every attention some keys and values to look at that no token
 made, by the state that a cache uses.
 
-Explained in: chapter 18, section "Small modules and learned prefixes".
+Explained in: chapters/18_practice, section "Low-rank adapters".
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Bottleneck(nn.Module):
     Cost: 2 d · size + d + size parameters.
 
     Source: [houlsby2019parameter]
-    Explained in: chapter 18, section "Small modules and learned prefixes".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
 
     def __init__(self, base: nn.Module, size: int, *, generator: torch.Generator | None = None):
@@ -110,7 +110,7 @@ def add_bottlenecks(
         ValueError: if a pattern fits no linear layer, or there are bottlenecks already.
 
     Source: [houlsby2019parameter]
-    Explained in: chapter 18, section "Small modules and learned prefixes".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
     check_module("model", model)
     if bottlenecks(model):
@@ -131,7 +131,7 @@ def bottlenecks(model: nn.Module) -> dict[str, Bottleneck]:
     Raises:
         TypeError: if model is no module.
 
-    Explained in: chapter 18, section "Small modules and learned prefixes".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
     check_module("model", model)
     return {name: part for name, part in model.named_modules() if isinstance(part, Bottleneck)}
@@ -152,7 +152,7 @@ def remove_adapters(model: nn.Module) -> list[str]:
         TypeError: if model is no module.
         ValueError: if it has no adapters.
 
-    Explained in: chapter 18, section "Small modules and learned prefixes".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
     found = lora_layers(model) | bottlenecks(model)
     if not found:
@@ -182,7 +182,7 @@ class Prefix(nn.Module):
     Cost: 2 · L · P · n_kv_heads · d_head parameters, and P keys more for every query.
 
     Source: [li2021prefix], without the network that makes the prefix while it is trained
-    Explained in: chapter 18, section "Small modules and learned prefixes".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
 
     def __init__(self, model: nn.Module, length: int, *, generator: torch.Generator | None = None):
@@ -252,7 +252,7 @@ class Prefixed(nn.Module):
         TypeError: for a wrong type.
 
     Source: [li2021prefix]
-    Explained in: chapter 18, section "Small modules and learned prefixes".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
 
     def __init__(self, model: nn.Module, prefix: Prefix):

@@ -1,6 +1,6 @@
 """Asking several times: the best of n, the answer most often given, and what n costs.
 
-Explained in: chapter 18, section "Asking several times".
+Explained in: chapters/18_practice_deeper, section "Compute at test time".
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ def best_of(answers: Sequence, scores: Sequence[float]) -> object:
         'b'
 
     Source: [cobbe2021training]
-    Explained in: chapter 18, section "Asking several times".
+    Explained in: chapters/18_practice_deeper, section "Compute at test time".
     """
     _check_answers(answers)
     check_list("scores", scores)
@@ -57,7 +57,7 @@ def majority(answers: Sequence[Hashable]) -> object:
         '11'
 
     Source: [wang2023selfconsistency]
-    Explained in: chapter 18, section "Asking several times".
+    Explained in: chapters/18_practice_deeper, section "Compute at test time".
     """
     _check_answers(answers)
     try:
@@ -85,7 +85,7 @@ def within_budget(lengths: Sequence[int], tokens: int) -> int:
         >>> within_budget([5, 7, 4], 13)
         2
 
-    Explained in: chapter 18, section "Asking several times".
+    Explained in: chapters/18_practice_deeper, section "Compute at test time".
     """
     check_list("lengths", lengths)
     check_number("tokens", tokens, 0, whole=True)
@@ -130,7 +130,7 @@ def accuracy_curve(
         ValueError: for lists that do not fit, an unknown rule, or a k that is larger than n.
 
     Source: [wang2023selfconsistency], any: [chen2021evaluating]
-    Explained in: chapter 18, section "Asking several times".
+    Explained in: chapters/18_practice_deeper, section "Compute at test time".
     """
     check_list("answers", answers)
     check_list("right", right)

@@ -4,7 +4,7 @@ What is found says what is wrong, where, what was measured and what a healthy mo
 to try. An empty list is good news about this fault and about nothing else. No function changes the
 model: its weights, gradients, modes and random numbers are afterwards what they were.
 
-Explained in: chapter 18, section "A checklist that finds the fault".
+Explained in: chapters/18_practice, section "A checklist that finds the fault".
 """
 
 import copy
@@ -70,7 +70,7 @@ def leaks(
 
     Cost: N forward passes.
 
-    Explained in: chapter 18, section "A checklist that finds the fault".
+    Explained in: chapters/18_practice, section "A checklist that finds the fault".
     """
     check_module("model", model)
     check_tokens(tokens)
@@ -122,7 +122,7 @@ def forgotten_eval(model: nn.Module, tokens: Int[Tensor, "B N"]) -> list[Finding
         TypeError: for a wrong type.
         ValueError: for a shape that does not fit.
 
-    Explained in: chapter 18, section "A checklist that finds the fault".
+    Explained in: chapters/18_practice, section "A checklist that finds the fault".
     """
     check_module("model", model)
     check_tokens(tokens, 1)
@@ -159,7 +159,7 @@ def start_loss(
         ValueError: for a number out of its range, or a loss that is no number.
 
     Source: [karpathy2019recipe]
-    Explained in: chapter 18, section "A checklist that finds the fault".
+    Explained in: chapters/18_practice, section "A checklist that finds the fault".
     """
     check_module("model", model)
     check_callable("loss", loss)
@@ -199,7 +199,7 @@ def dead_heads(
         TypeError: for a wrong type.
         ValueError: for a model without such attention.
 
-    Explained in: chapter 18, section "A checklist that finds the fault".
+    Explained in: chapters/18_practice, section "A checklist that finds the fault".
     """
     check_module("model", model)
     check_tokens(tokens, 1)
@@ -249,7 +249,7 @@ def entropy_collapse(
         ValueError: for a model without such taps.
 
     Source: [zhai2023stabilizing]
-    Explained in: chapter 18, section "A checklist that finds the fault".
+    Explained in: chapters/18_practice, section "A checklist that finds the fault".
     """
     check_module("model", model)
     check_tokens(tokens)
@@ -295,7 +295,7 @@ def gradient_flow(
         ValueError: for a model without such layers, or a loss that is no number.
 
     Source: [karpathy2019recipe]
-    Explained in: chapter 18, section "A checklist that finds the fault".
+    Explained in: chapters/18_practice, section "A checklist that finds the fault".
     """
     check_module("model", model)
     check_callable("loss", loss)
@@ -365,7 +365,7 @@ def stuck_on_one_batch(
         ValueError: for a number out of its range, or a loss that is no number.
 
     Source: [karpathy2019recipe]
-    Explained in: chapter 18, section "A checklist that finds the fault".
+    Explained in: chapters/18_practice, section "A checklist that finds the fault".
     """
     check_module("model", model)
     check_callable("loss", loss)
@@ -419,7 +419,7 @@ def checklist(
 
     Cost: N forward passes, and 150 steps of training on the batch.
 
-    Explained in: chapter 18, section "A checklist that finds the fault".
+    Explained in: chapters/18_practice, section "A checklist that finds the fault".
     """
     check_module("model", model)
     check_tokens(tokens, 4)

@@ -1,6 +1,6 @@
 """What a check of the list says when it finds a fault, and what all checks use.
 
-Explained in: chapter 18, section "A checklist that finds the fault".
+Explained in: chapters/18_practice, section "A checklist that finds the fault".
 """
 
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ class Finding(NamedTuple):
         expected: what a healthy model shows, in words.
         advice: what to try.
 
-    Explained in: chapter 18, section "A checklist that finds the fault".
+    Explained in: chapters/18_practice, section "A checklist that finds the fault".
     """
 
     what: str

@@ -3,7 +3,7 @@
 What is learned from is prepared here, as batches and losses for :func:`tfbook.training.fit`. In
 instruction tuning only the answer is learned: the question is read, and no loss is taken on it.
 
-Explained in: chapter 18, section "Fine-tuning on your own data".
+Explained in: chapters/18_practice, section "Fine-tuning on your own data".
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ def classifier_from(found: Pretrained, n_classes: int) -> nn.Module:
         ValueError: if it is no encoder, or there are fewer than 2 classes.
 
     Source: [devlin2019bert]
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     _check_pretrained(found)
     check_number("n_classes", n_classes, 2, 2**20, whole=True)
@@ -71,7 +71,7 @@ def class_loss(
         TypeError: for a wrong type.
         ValueError: for a shape that does not fit, or a label out of range.
 
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     if not isinstance(batch, tuple | list) or len(batch) != 3:
         raise TypeError("batch must be tokens, mask and labels")
@@ -101,7 +101,7 @@ def answer_ids(found: Pretrained, messages: Sequence[Mapping[str, str]]) -> tupl
         ValueError: for a conversation that does not end with an answer, or an empty answer.
 
     Source: [ouyang2022training]
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     _check_pretrained(found)
     check_list("messages", messages)
@@ -142,7 +142,7 @@ def answer_batch(conversations: Sequence[tuple[Sequence[int], int]], pad_id: int
                 [   9, -100, -100]]))
 
     Source: [ouyang2022training]
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     check_list("conversations", conversations)
     if not len(conversations):
@@ -174,7 +174,7 @@ def answer_loss(
         TypeError: for a wrong type.
         ValueError: for a shape that does not fit.
 
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise TypeError("batch must be inputs and targets")
@@ -196,7 +196,7 @@ class TrainedOnly(nn.Module):
     Raises:
         TypeError: if model is no module.
 
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
 
     def __init__(self, model: nn.Module):

@@ -1,6 +1,6 @@
 """Which weights are trained: frozen by patterns of their names, counted, each at its own rate.
 
-Explained in: chapter 18, section "Freezing, and a rate for each layer".
+Explained in: chapters/18_practice, section "Fine-tuning on your own data".
 """
 
 import re
@@ -22,7 +22,7 @@ class Trained(NamedTuple):
         trained: those that get a gradient.
         total: all, shared ones once.
 
-    Explained in: chapter 18, section "Freezing, and a rate for each layer".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
 
     trained: int
@@ -47,7 +47,7 @@ def matching(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
         >>> matching(["blocks.0.q_proj", "blocks.0.k_proj", "head"], ["*.q_proj", "he*"])
         ['blocks.0.q_proj', 'head']
 
-    Explained in: chapter 18, section "Freezing, and a rate for each layer".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     check_list("names", names, sized=False)
     check_list("patterns", patterns)
@@ -81,7 +81,7 @@ def freeze(model: nn.Module, *patterns: str) -> list[str]:
         >>> freeze(nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2)), "0.*")
         ['0.weight', '0.bias']
 
-    Explained in: chapter 18, section "Freezing, and a rate for each layer".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     return _ask_gradient(model, patterns, wanted=False)
 
@@ -100,7 +100,7 @@ def thaw(model: nn.Module, *patterns: str) -> list[str]:
         TypeError: for a wrong type.
         ValueError: if a pattern fits no parameter.
 
-    Explained in: chapter 18, section "Freezing, and a rate for each layer".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     return _ask_gradient(model, patterns, wanted=True)
 
@@ -123,7 +123,7 @@ def count_trained(model: nn.Module) -> Trained:
         >>> count_trained(layers)
         Trained(trained=12, total=32)
 
-    Explained in: chapter 18, section "Freezing, and a rate for each layer".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     check_module("model", model)
     weights = list(model.parameters())
@@ -158,7 +158,7 @@ def layer_rates(
         ValueError: for a number out of its range, a model without such layers, or nothing to train.
 
     Source: [howard2018universal]
-    Explained in: chapter 18, section "Freezing, and a rate for each layer".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     check_module("model", model)
     check_number("lr", lr, above=0)

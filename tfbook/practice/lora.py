@@ -4,7 +4,7 @@ y = W x + (α / r) B A x, with A (r, d_in) and B (d_out, r). Only A and B are tr
 the length of each row of the whole beside its direction. QLoRA is the same over a W that was
 quantised: W may be any frozen module that acts like a linear layer, see :class:`LinearLike`.
 
-Explained in: chapter 18, section "Low-rank adapters".
+Explained in: chapters/18_practice, section "Low-rank adapters".
 """
 
 import math
@@ -51,7 +51,7 @@ class LinearLike(Protocol):
         in_features: d_in.
         out_features: d_out.
 
-    Explained in: chapter 18, section "Low-rank adapters".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
 
     in_features: int
@@ -72,7 +72,7 @@ def dense_weight(layer: nn.Module) -> Float[Tensor, "E D"]:
         TypeError: if it has neither.
         ValueError: if the matrix has another shape than the layer says.
 
-    Explained in: chapter 18, section "Low-rank adapters".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
     _check_linear("layer", layer)
     dense = getattr(layer, "dense", None)
@@ -99,7 +99,7 @@ class RoundedLinear(nn.Module):
         ValueError: if its weight is not finite.
 
     Source: [dettmers2023qlora]
-    Explained in: chapter 18, section "Low-rank adapters".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
 
     def __init__(self, linear: nn.Linear):
@@ -160,7 +160,7 @@ class LoraLinear(nn.Module):
         (True, torch.Size([2, 7]), torch.Size([5, 2]))
 
     Source: [hu2022lora], lengths: [liu2024dora], quantised base: [dettmers2023qlora]
-    Explained in: chapter 18, section "Low-rank adapters".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
 
     def __init__(
@@ -303,7 +303,7 @@ def add_lora(
         ['stack.blocks.0.mixer.q_proj', 'stack.blocks.0.mixer.v_proj']
 
     Source: [hu2022lora]
-    Explained in: chapter 18, section "Low-rank adapters".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
     check_module("model", model)
     if lora_layers(model):
@@ -327,7 +327,7 @@ def lora_layers(model: nn.Module) -> dict[str, LoraLinear]:
     Raises:
         TypeError: if model is no module.
 
-    Explained in: chapter 18, section "Low-rank adapters".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
     check_module("model", model)
     return {name: part for name, part in model.named_modules() if isinstance(part, LoraLinear)}
@@ -349,7 +349,7 @@ def merge_lora(model: nn.Module) -> list[str]:
         TypeError: if model is no module.
         ValueError: if it has no adapters.
 
-    Explained in: chapter 18, section "Low-rank adapters".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
     return _each(model, LoraLinear.merge)
 
@@ -367,7 +367,7 @@ def unmerge_lora(model: nn.Module) -> list[str]:
         TypeError: if model is no module.
         ValueError: if it has no adapters.
 
-    Explained in: chapter 18, section "Low-rank adapters".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
     return _each(model, LoraLinear.unmerge)
 
@@ -389,7 +389,7 @@ def bake_lora(model: nn.Module) -> list[str]:
         TypeError: if model is no module.
         ValueError: if it has no adapters.
 
-    Explained in: chapter 18, section "Low-rank adapters".
+    Explained in: chapters/18_practice, section "Low-rank adapters".
     """
     baked = {}
     names = _each(model, lambda layer: baked.update({layer: layer.bake()}))

@@ -3,7 +3,7 @@
 Both rest on Bradley and Terry: the chance that answer a is preferred to b is σ(r(a) − r(b)). A
 reward model learns r. DPO puts r = β ln(π / π_ref), so that the comparisons train the policy.
 
-Explained in: chapter 18, section "Learning from comparisons".
+Explained in: chapters/18_practice, section "Learning from comparisons".
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class Preference(NamedTuple):
         chosen: implicit reward β ln(π / π_ref) of each chosen answer, (B,).
         rejected: of each rejected one, (B,).
 
-    Explained in: chapter 18, section "Learning from comparisons".
+    Explained in: chapters/18_practice, section "Learning from comparisons".
     """
 
     loss: Float[Tensor, ""]
@@ -75,7 +75,7 @@ def token_log_probs(
         TypeError: for a wrong type or dtype.
         ValueError: for a shape or a number that does not fit.
 
-    Explained in: chapter 18, section "Learning from comparisons".
+    Explained in: chapters/18_practice, section "Learning from comparisons".
     """
     check_float("logits", logits)
     if logits.ndim != 3 or 0 in logits.shape:
@@ -107,7 +107,7 @@ def sequence_log_probs(
         >>> sequence_log_probs(torch.zeros(1, 3, 2), torch.tensor([[-100, 1, 0]])).exp()
         tensor([0.2500])
 
-    Explained in: chapter 18, section "Learning from comparisons".
+    Explained in: chapters/18_practice, section "Learning from comparisons".
     """
     return token_log_probs(logits, targets).sum(-1)
 
@@ -149,7 +149,7 @@ def dpo_loss(
         tensor(0.6931)
 
     Source: [rafailov2023direct]
-    Explained in: chapter 18, section "Learning from comparisons".
+    Explained in: chapters/18_practice, section "Learning from comparisons".
     """
     named = {
         "chosen": chosen,
@@ -188,7 +188,7 @@ def preference_loss(
         ValueError: for shapes that do not fit.
 
     Source: [rafailov2023direct]
-    Explained in: chapter 18, section "Learning from comparisons".
+    Explained in: chapters/18_practice, section "Learning from comparisons".
     """
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and _are_examples(pair)):
         raise TypeError("pair must be two Examples, of chosen and of rejected answers")
@@ -225,7 +225,7 @@ def reference_drift(
         ValueError: for shapes that do not fit, or a mask that counts nothing.
 
     Source: [ouyang2022training]
-    Explained in: chapter 18, section "Learning from comparisons".
+    Explained in: chapters/18_practice, section "Learning from comparisons".
     """
     check_float("logits", logits, min_dims=3)
     check_float("reference", reference)
@@ -253,7 +253,7 @@ class RewardModel(nn.Module):
         TypeError: if model is no :class:`tfbook.models.DecoderOnly`.
 
     Source: [ouyang2022training]
-    Explained in: chapter 18, section "Learning from comparisons".
+    Explained in: chapters/18_practice, section "Learning from comparisons".
     """
 
     def __init__(self, model: nn.Module):
@@ -312,7 +312,7 @@ def bradley_terry_loss(
         ValueError: for shapes that differ, or a margin that is not finite.
 
     Source: [bradley1952rank], [ouyang2022training]
-    Explained in: chapter 18, section "Learning from comparisons".
+    Explained in: chapters/18_practice, section "Learning from comparisons".
     """
     _check_alike({"chosen": chosen, "rejected": rejected})
     check_number("margin", margin, 0)

@@ -3,7 +3,7 @@
 What the file is follows from its name and its columns; a line that does not fit is named by its
 number, and nothing is guessed.
 
-Explained in: chapter 18, section "Fine-tuning on your own data".
+Explained in: chapters/18_practice, section "Fine-tuning on your own data".
 """
 
 import csv
@@ -39,7 +39,7 @@ class Examples:
         labels: the labels that occur, sorted; empty for other kinds.
         digest: of the file's bytes.
 
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
 
     kind: str
@@ -66,7 +66,7 @@ def read_examples(path: str | os.PathLike[str]) -> Examples:
         ValueError: for an unknown ending, a text that is no UTF-8, or a line that does not fit.
         OSError: if it cannot be read.
 
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path must be a path, got {type(path).__name__}")
@@ -110,7 +110,7 @@ def split_examples(examples: Examples, seed: int = 0) -> tuple[list, list]:
         TypeError: for a wrong type.
         ValueError: if there are too few examples, or the seed is negative.
 
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     if not isinstance(examples, Examples):
         raise TypeError(f"examples must be Examples, got {type(examples).__name__}")

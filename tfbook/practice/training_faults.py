@@ -1,6 +1,6 @@
 """Faults that stand outside of the model: in targets, padding, losses, rates and test sets.
 
-Explained in: chapter 18, section "A checklist that finds the fault".
+Explained in: chapters/18_practice, section "A checklist that finds the fault".
 """
 
 import math
@@ -45,7 +45,7 @@ def wrong_shift(inputs: Int[Tensor, "B N"], targets: Int[Tensor, "B N"]) -> list
         TypeError: for a wrong type.
         ValueError: for shapes that do not fit.
 
-    Explained in: chapter 18, section "A checklist that finds the fault".
+    Explained in: chapters/18_practice, section "A checklist that finds the fault".
     """
     check_tokens(inputs, 4)
     check_tensor("targets", targets)
@@ -87,7 +87,7 @@ def wrong_padding(mask: Bool[Tensor, "B N"], *, wanted: str = "left") -> list[Fi
         TypeError: for a wrong type.
         ValueError: for another shape or side.
 
-    Explained in: chapter 18, section "A checklist that finds the fault".
+    Explained in: chapters/18_practice, section "A checklist that finds the fault".
     """
     check_tensor("mask", mask)
     if mask.ndim != 2 or 0 in mask.shape:
@@ -125,7 +125,7 @@ def rate_spikes(history: History, *, window: int = 10, factor: float = 3.0) -> l
         TypeError: for a wrong type.
         ValueError: for a number out of its range.
 
-    Explained in: chapter 18, section "A checklist that finds the fault".
+    Explained in: chapters/18_practice, section "A checklist that finds the fault".
     """
     if not isinstance(history, History):
         raise TypeError(f"history must be a History, got {type(history).__name__}")
@@ -173,7 +173,7 @@ def silent_broadcasts(
         TypeError: for a wrong type.
         ValueError: if the loss cannot take them at all.
 
-    Explained in: chapter 18, section "A checklist that finds the fault".
+    Explained in: chapters/18_practice, section "A checklist that finds the fault".
     """
     check_callable("loss", loss)
     check_tensor("outputs", outputs)
@@ -238,7 +238,7 @@ def seen_tests(test: Sequence[str], train: Sequence[str], *, n: int = 13) -> lis
         ValueError: if n is below 1.
 
     Source: [brown2020language]
-    Explained in: chapter 18, section "A checklist that finds the fault".
+    Explained in: chapters/18_practice, section "A checklist that finds the fault".
     """
     longest = {}
     for copied in find_copies(test, train, n=n):

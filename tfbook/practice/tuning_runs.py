@@ -4,7 +4,7 @@ The folder keeps the choices as ``finetune.json``, with digests of the examples 
 model, and checkpoints of the trained weights alone. The base is not copied: it is named, and it
 has to be the same when a run goes on or its model is opened.
 
-Explained in: chapter 18, section "Fine-tuning on your own data".
+Explained in: chapters/18_practice, section "Fine-tuning on your own data".
 """
 
 import hashlib
@@ -108,7 +108,7 @@ class Tuned:
         labels: of a classifier, in the order of its logits.
         step: how many steps it took.
 
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
 
     found: Pretrained
@@ -145,7 +145,7 @@ def resolve_tuning(asked: Mapping[str, object], kind: str) -> dict[str, object]:
         TypeError: if a choice is of another kind.
         ValueError: for one that is unknown or out of its bounds, or for two ways at once.
 
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     check_choice("kind", kind, KINDS)
     if not isinstance(asked, Mapping):
@@ -184,7 +184,7 @@ def make_tuning(choices: Mapping[str, object], examples: Examples | None = None)
             examples that are all too long.
         OSError: if a file cannot be read.
 
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     _check_choices(choices)
     examples = read_examples(choices["data"]) if examples is None else examples
@@ -210,7 +210,7 @@ def make_tuning(choices: Mapping[str, object], examples: Examples | None = None)
 def holds_tuning(folder: str | os.PathLike[str]) -> bool:
     """Return whether a folder was begun by :func:`write_tuning`.
 
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     return (Path(folder) / CHOICES).is_file()
 
@@ -230,7 +230,7 @@ def write_tuning(
         FileExistsError: if the folder holds anything else.
         OSError: if it cannot be written.
 
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     folder = Path(folder)
     about = {
@@ -257,7 +257,7 @@ def read_tuning(folder: str | os.PathLike[str]) -> dict[str, object]:
         FileNotFoundError: if the folder holds no run.
         ValueError: if it is damaged or of another program.
 
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     path = Path(folder) / CHOICES
     if not path.is_file():
@@ -282,7 +282,7 @@ def check_tuning(folder: str | os.PathLike[str], task: Task) -> None:
         FileNotFoundError: if the folder holds no run.
         ValueError: if the examples or the base were changed.
 
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     found = read_tuning(folder)
     if found["examples"] != task.digest:
@@ -307,7 +307,7 @@ def load_tuned(folder: str | os.PathLike[str]) -> Tuned:
         ValueError: if a file is damaged, or the base is not the one that was begun with.
         OSError: if the base cannot be read.
 
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     about = read_tuning(folder)
     choices, found = about["choices"], _checked_base(folder, about)
@@ -340,7 +340,7 @@ def tuning_groups(model: nn.Module, choices: Mapping[str, object]) -> list[dict[
         TypeError: if a choice is of another kind.
         ValueError: for choices out of their bounds, or nothing to train.
 
-    Explained in: chapter 18, section "Fine-tuning on your own data".
+    Explained in: chapters/18_practice, section "Fine-tuning on your own data".
     """
     _check_choices(choices)
     decay = {"decay": choices["layer_decay"], "weight_decay": choices["weight_decay"]}

@@ -3,7 +3,7 @@
 A group of answers to each question is sampled and checked. What is better than its group becomes
 likelier. There is no second network that guesses a baseline: the group's mean is one.
 
-Explained in: chapter 18, section "Learning from a checker".
+Explained in: chapters/18_practice, section "Learning from a checker".
 """
 
 from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ class Rollout(NamedTuple):
         rewards: (B,).
         advantages: (B,).
 
-    Explained in: chapter 18, section "Learning from a checker".
+    Explained in: chapters/18_practice, section "Learning from a checker".
     """
 
     inputs: Int[Tensor, "B N"]
@@ -88,7 +88,7 @@ def sums(
         TypeError: for a wrong type.
         ValueError: for a number out of its range.
 
-    Explained in: chapter 18, section "Learning from a checker".
+    Explained in: chapters/18_practice, section "Learning from a checker".
     """
     check_number("n", n, 1, 10**7, whole=True)
     check_number("largest", largest, 1, 10**12, whole=True)
@@ -104,7 +104,7 @@ def arithmetic_tokenizer() -> Tokenizer:
         >>> arithmetic_tokenizer().encode("3+8=11\n").ids
         [5, 1, 10, 12, 3, 3, 0]
 
-    Explained in: chapter 18, section "Learning from a checker".
+    Explained in: chapters/18_practice, section "Learning from a checker".
     """
     return char_tokenizer("0123456789+=\n")
 
@@ -124,7 +124,7 @@ def check_sum(question: str, answer: str) -> float:
         >>> check_sum("3+8=", "11\n"), check_sum("3+8=", "11"), check_sum("3+8=", "011\n")
         (1.0, 0.0, 0.0)
 
-    Explained in: chapter 18, section "Learning from a checker".
+    Explained in: chapters/18_practice, section "Learning from a checker".
     """
     for name, text in (("question", question), ("answer", answer)):
         if not isinstance(text, str):
@@ -156,7 +156,7 @@ def group_advantages(
         ValueError: for another shape, groups of one, or rewards that are not finite.
 
     Source: [shao2024deepseekmath], without the deviation: [liu2025understanding]
-    Explained in: chapter 18, section "Learning from a checker".
+    Explained in: chapters/18_practice, section "Learning from a checker".
     """
     check_float("rewards", rewards)
     check_bool("by_std", by_std)
@@ -186,7 +186,7 @@ def k3(log_probs: Float[Tensor, "*B"], reference: Float[Tensor, "*B"]) -> Float[
         ValueError: for shapes that differ.
 
     Source: [schulman2020approximating]
-    Explained in: chapter 18, section "Learning from a checker".
+    Explained in: chapters/18_practice, section "Learning from a checker".
     """
     check_float("log_probs", log_probs)
     check_float("reference", reference)
@@ -232,7 +232,7 @@ def grpo_loss(
         ValueError: for shapes that do not fit, an unknown form, or a number out of its range.
 
     Source: [shao2024deepseekmath], corrected: [liu2025understanding], ratio: [schulman2017proximal]
-    Explained in: chapter 18, section "Learning from a checker".
+    Explained in: chapters/18_practice, section "Learning from a checker".
     """
     _check_rollout(rollout)
     check_float("log_probs", log_probs)
@@ -284,7 +284,7 @@ def rollout_loss(
         TypeError: for a wrong type.
         ValueError: as :func:`grpo_loss`.
 
-    Explained in: chapter 18, section "Learning from a checker".
+    Explained in: chapters/18_practice, section "Learning from a checker".
     """
     _check_rollout(rollout)
     check_callable("model", model)
@@ -330,7 +330,7 @@ def sample_rollout(
 
     Cost: P · G answers generated, and one forward pass over all of them.
 
-    Explained in: chapter 18, section "Learning from a checker".
+    Explained in: chapters/18_practice, section "Learning from a checker".
     """
     check_module("model", model)
     prompts = read_prompts(prompts, name="prompts")
@@ -387,7 +387,7 @@ class Sampler:
         TypeError: for a wrong type.
         ValueError: for a number out of its range, or no questions.
 
-    Explained in: chapter 18, section "Learning from a checker".
+    Explained in: chapters/18_practice, section "Learning from a checker".
     """
 
     def __init__(
@@ -467,7 +467,7 @@ def on_policy_distillation(
         ValueError: for vocabularies that differ.
 
     Source: [agarwal2024policy]
-    Explained in: chapter 18, section "Learning from a checker".
+    Explained in: chapters/18_practice, section "Learning from a checker".
     """
     _check_rollout(rollout)
     check_callable("model", model)

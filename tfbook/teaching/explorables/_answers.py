@@ -114,9 +114,7 @@ def _or_none(check: Callable) -> Callable:
 
 def _number(name: str, answer, tolerance, feedback: Mapping[float, str] | None) -> dict:
     target, slack = number(name)(answer), number("tolerance", 0)(tolerance)
-    told = {
-        number("a feedback value")(k): said("feedback", v) for k, v in (feedback or {}).items()
-    }
+    told = {number("a feedback value")(k): said("feedback", v) for k, v in (feedback or {}).items()}
     if clash := [k for k in told if abs(k - target) <= slack]:
         raise ValueError(f"feedback must be for wrong numbers, got {clash[0]:g}, which is right")
     return {

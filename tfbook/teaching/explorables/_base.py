@@ -20,11 +20,14 @@ NAMES = (
     "byte_pairs",
     "cache_growth",
     "compute_budget",
+    "continuous_batching",
     "cost_calculator",
+    "debugging_dashboard",
     "delta_rule",
     "encoding_wavelengths",
     "expert_routing",
     "explain",
+    "float_bits",
     "head_viewer",
     "induction_head",
     "live_model",
@@ -33,7 +36,9 @@ NAMES = (
     "next_token_sampling",
     "optimizer_paths",
     "patching_grid",
+    "pipeline_schedule",
     "predict",
+    "quantisation_error",
     "quiz",
     "relative_bias_shapes",
     "rollout_stepper",
@@ -46,6 +51,7 @@ NAMES = (
     "softmax_temperature",
     "sparsity_designer",
     "stepper",
+    "training_planner",
 )
 # What is asked and answered; everything else is moved.
 QUESTIONS = ("quiz", "predict", "explain")

@@ -269,6 +269,22 @@ def _scored(model: Any, tokens: torch.Tensor, window: int, stride: int) -> list[
     return found
 
 
+def _rolled(
+    model: Any, tokens: torch.Tensor, window: int, stride: int, *, whole: bool
+) -> list[torch.Tensor]:
+    """Score each place once, the last one by the first token: of the whole text or of a window."""
+    found, done = [], 0
+    for start in range(0, len(tokens), stride):
+        end = min(start + window, len(tokens))
+        logs = torch.log_softmax(model(tokens[None, start:end])[0], -1)
+        targets = tokens.roll(-1)[start:end] if whole else tokens[start:end].roll(-1)
+        found.append(-logs.gather(-1, targets[:, None])[done - start :, 0])
+        done = end
+        if end == len(tokens):
+            break
+    return found
+
+
 def _expect_float(got: Any, wanted: float, mistakes: dict[str, Any], otherwise: str, given: Any):
     if isinstance(got, torch.Tensor) and got.numel() == 1 and not got.is_complex():
         got = float(got)
@@ -313,6 +329,10 @@ def _perplexity_windows(measure: Any) -> None:
         logs = torch.log_softmax(quiet(tokens[None, s:end])[0], -1)
         read.append(-logs.gather(-1, tokens[s:end, None])[done - s if s else 0 :, 0])
         done = end
+    rolled = [
+        torch.cat(_rolled(quiet, tokens, window, stride, whole=whole)).mean().exp()
+        for whole in (True, False)
+    ]
     right = each.mean().exp().item()
     got = measure(_reader(5, window, []), tokens, window, stride)
     _expect_float(
@@ -338,6 +358,8 @@ def _perplexity_windows(measure: Any) -> None:
             "The sign of the logarithm is missing.": [(-each.mean()).exp()],
             "Each token was scored by the logits of its own place, which have read it. The logits "
             "of place i predict token i + 1.": [torch.cat(read).mean().exp()],
+            "The targets were rolled around: the last place was scored by the first token. Nothing "
+            "follows the last token, so its logits are not scored.": rolled,
         },
         "The perplexity is not exp of the mean of -log p over the scored tokens.",
         {"tokens": tokens, "context": window, "stride": stride},

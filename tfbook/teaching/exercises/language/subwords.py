@@ -228,6 +228,19 @@ def _longest(word: str, merges: list[Pair]) -> list[str]:
     return tokens
 
 
+def _cut_around(word: str, merges: list[Pair]) -> list[str]:
+    """Join neighbours as if the word were a ring, whose last token stands before the first."""
+    tokens = list(word)
+    for pair in merges:
+        joined, i = [], 0
+        while i < len(tokens):
+            found = (tokens[i], tokens[(i + 1) % len(tokens)]) == pair
+            joined.append("".join(pair) if found else tokens[i])
+            i += 2 if found else 1
+        tokens = joined
+    return tokens
+
+
 def _cut_slips(word: str, merges: list[Pair]) -> dict[str, list[str]]:
     order = {pair: i for i, pair in enumerate(merges)}
     one = list(word)
@@ -254,6 +267,8 @@ def _cut_slips(word: str, merges: list[Pair]) -> dict[str, list[str]]:
         "It ended at the first merge that this word does not need. Go on to the next.":
             list(until),
         "Only the characters came back: nothing was joined.": list(word),
+        "The last token was paired with the first, as in a ring. The word ends with its last "
+        "token.": _cut_around(word, merges),
     }
 
 
@@ -302,6 +317,12 @@ def _cut_edges(cut: Any) -> None:
             cut, {"word": word, "merges": merges}, list(word),
             f"{word!r} holds no pair that was learned: its characters come back.",
         )
+    ring = [("b", "a")]
+    expect_plain(
+        cut, {"word": "aab", "merges": ring}, list("aab"),
+        "'aab' holds no pair that was learned: its characters come back.",
+        mistakes=_cut_slips("aab", ring),
+    )
 
 
 def _cut_many(cut: Any) -> None:

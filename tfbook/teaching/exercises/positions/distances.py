@@ -237,6 +237,9 @@ def _stretch_longer(stretch: Any) -> None:
             "The step is n/n_new, which runs over the end of the table. Between n rows there are "
             "n - 1 steps: use (n - 1)/(n_new - 1).":
                 _read(table, [j * n / new for j in range(new)]),
+            "After the last old row the first was read again, as in a ring. The new last row is "
+            "the old last row: the step is (n - 1)/(n_new - 1).":
+                _read(torch.cat((table, table[:1])), [j * n / new for j in range(new)]),
             "Each new row is a copy of an old one. Interpolate between the two neighbours.": (
                 table[nearest],
                 table[[round(place) for place in places]],

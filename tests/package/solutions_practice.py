@@ -1,0 +1,201 @@
+"""Right and wrong answers to the exercises of chapter 18.
+
+A wrong answer has one mistake. Beside it stands a piece of the message that has to name it.
+"""
+
+import torch
+from answers import collect
+
+from tfbook.practice import dpo_loss, grpo_loss
+from tfbook.practice.verifiable import Rollout
+
+RIGHT, WRONG, right, wrong = collect()
+LIBRARY = {}
+
+
+# mended-batch -----------------------------------------------------------------------------------
+
+
+def batch_of(question, answer, pad_to, *, shift=1, fill=-100, asked=None):
+    ids = question + answer
+    inputs = ids[: len(ids) - shift]
+    targets = [-100] * (len(question) - shift) + answer if asked is None else asked
+    return inputs + [0] * (pad_to - len(inputs)), targets + [fill] * (pad_to - len(targets))
+
+
+@right("mended-batch")
+def moved_and_ignored(question, answer, pad_to):
+    return batch_of(question, answer, pad_to)
+
+
+@wrong("mended-batch", "Nothing is mended yet")
+def as_it_was(question, answer, pad_to):
+    return batch_of(question, answer, pad_to, shift=0, fill=0)
+
+
+@wrong("mended-batch", "asked for the token that it reads")
+def only_padding(question, answer, pad_to):
+    return batch_of(question, answer, pad_to, shift=0)
+
+
+@wrong("mended-batch", "padding is still asked for token 0")
+def only_moved(question, answer, pad_to):
+    return batch_of(question, answer, pad_to, fill=0)
+
+
+@wrong("mended-batch", "The question is asked for as well")
+def question_too(question, answer, pad_to):
+    return batch_of(question, answer, pad_to, asked=(question + answer)[1:])
+
+
+@wrong("mended-batch", "is asked for nothing")
+def without_the_first(question, answer, pad_to):
+    return batch_of(question, answer, pad_to, asked=[-100] * len(question) + answer[1:])
+
+
+@wrong("mended-batch", "places, and should have")
+def not_filled_up(question, answer, pad_to):
+    ids = question + answer
+    return ids[:-1], [-100] * (len(question) - 1) + answer
+
+
+# merge-adapter ----------------------------------------------------------------------------------
+
+
+@right("merge-adapter")
+def one_after_the_other(weight, adapters):
+    merged = weight.clone()
+    for a, b, alpha, share in adapters:
+        merged += share * alpha / len(a) * (b @ a)
+    return merged
+
+
+@wrong("merge-adapter", "not divided by the rank")
+def without_the_rank(weight, adapters):
+    return weight + sum(share * alpha * (b @ a) for a, b, alpha, share in adapters)
+
+
+@wrong("merge-adapter", "its own rank")
+def with_the_first_rank(weight, adapters):
+    rank = len(adapters[0][0])
+    return weight + sum(share * alpha / rank * (b @ a) for a, b, alpha, share in adapters)
+
+
+@wrong("merge-adapter", "shares are not used")
+def without_shares(weight, adapters):
+    return weight + sum(alpha / len(a) * (b @ a) for a, b, alpha, _ in adapters)
+
+
+@wrong("merge-adapter", "frozen matrix is missing")
+def updates_alone(weight, adapters):
+    return sum(share * alpha / len(a) * (b @ a) for a, b, alpha, share in adapters)
+
+
+@wrong("merge-adapter", "work on a copy")
+def in_place(weight, adapters):
+    for a, b, alpha, share in adapters:
+        weight += share * alpha / len(a) * (b @ a)
+    return weight
+
+
+# preference-weight ------------------------------------------------------------------------------
+
+
+@right("preference-weight")
+def by_the_formula(chosen, rejected, reference_chosen, reference_rejected, beta):
+    h = beta * ((chosen - reference_chosen) - (rejected - reference_rejected))
+    return beta * torch.sigmoid(-h)
+
+
+@right("preference-weight")
+def by_autograd(chosen, rejected, reference_chosen, reference_rejected, beta):
+    chosen = chosen.clone().requires_grad_()
+    loss = dpo_loss(chosen, rejected, reference_chosen, reference_rejected, beta=beta).loss
+    return -torch.autograd.grad(loss * len(chosen), chosen)[0]
+
+
+@wrong("preference-weight", "sign of h is turned")
+def turned_around(chosen, rejected, reference_chosen, reference_rejected, beta):
+    h = beta * ((chosen - reference_chosen) - (rejected - reference_rejected))
+    return beta * torch.sigmoid(h)
+
+
+@wrong("preference-weight", "factor beta is missing")
+def without_beta(chosen, rejected, reference_chosen, reference_rejected, beta):
+    h = beta * ((chosen - reference_chosen) - (rejected - reference_rejected))
+    return torch.sigmoid(-h)
+
+
+@wrong("preference-weight", "The reference is missing")
+def without_the_reference(chosen, rejected, reference_chosen, reference_rejected, beta):
+    return beta * torch.sigmoid(-beta * (chosen - rejected))
+
+
+@wrong("preference-weight", "Inside of the logistic function")
+def with_beta_outside(chosen, rejected, reference_chosen, reference_rejected, beta):
+    return beta * torch.sigmoid(-((chosen - reference_chosen) - (rejected - reference_rejected)))
+
+
+# group-loss -------------------------------------------------------------------------------------
+
+
+def loss_of(log_probs, old, drawn, rewards, group, longest, *, slip=""):
+    groups = rewards.view(-1, group)
+    mean = rewards.mean() if slip == "batch" else groups.mean(1, keepdim=True)
+    gain = (groups - mean).flatten()[:, None]
+    ratio = (log_probs - old.detach()).exp()
+    each = torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain)
+    each = {"free": ratio * gain, "clip": ratio.clamp(0.8, 1.2) * gain}.get(slip, each)
+    each = each if slip == "padding" else each * drawn
+    if slip == "length":
+        return -(each.sum(1) / drawn.sum(1)).mean()
+    return (1 if slip == "sign" else -1) * each.sum() / (len(rewards) * longest)
+
+
+@right("group-loss")
+def in_five_lines(*given):
+    return loss_of(*given)
+
+
+@right("group-loss")
+def by_the_package(log_probs, old, drawn, rewards, group, longest):
+    groups = rewards.view(-1, group)
+    gain = (groups - groups.mean(1, keepdim=True)).flatten()
+    targets = torch.where(drawn, 1, -100)
+    rollout = Rollout(targets.clamp(min=0), targets, old, rewards, gain)
+    return grpo_loss(log_probs, rollout, length=longest)
+
+
+@wrong("group-loss", "that of all rewards")
+def mean_of_the_batch(*given):
+    return loss_of(*given, slip="batch")
+
+
+@wrong("group-loss", "Nothing is clipped")
+def without_clip(*given):
+    return loss_of(*given, slip="free")
+
+
+@wrong("group-loss", "the smaller of the two")
+def clipped_alone(*given):
+    return loss_of(*given, slip="clip")
+
+
+@wrong("group-loss", "without a token count")
+def with_padding(*given):
+    return loss_of(*given, slip="padding")
+
+
+@wrong("group-loss", "by its own length")
+def the_first_form(*given):
+    return loss_of(*given, slip="length")
+
+
+@wrong("group-loss", "The sign is turned")
+def upside_down(*given):
+    return loss_of(*given, slip="sign")
+
+
+@wrong("group-loss", "carries no gradient")
+def detached(*given):
+    return loss_of(*given).detach()

@@ -1,0 +1,86 @@
+"""The experiments of chapter 18: their data are what they say, and their faults are faults."""
+
+import pytest
+import torch
+
+from tfbook import experiments, practice
+from tfbook.experiments import adapting, broken_run, checked_sums, preferred_sums
+from tfbook.experiments.sentiment import Classifier
+from tfbook.pretrained import load
+
+KNOWN = broken_run.questions()
+
+
+def test_every_sum_is_asked_once_and_none_is_on_both_sides():
+    assert len(set(KNOWN.texts)) == len(KNOWN.texts) == (broken_run.LARGEST + 1) ** 2
+    both = torch.cat([KNOWN.train, KNOWN.test])
+    assert sorted(both.tolist()) == list(range(len(KNOWN.texts)))
+    assert len(KNOWN.test) == broken_run.KEPT_APART
+
+
+def test_the_targets_are_right_answers_behind_their_questions():
+    tokenizer = checked_sums.TOKENIZER
+    for row in (0, 7, 123, 399):
+        asked = KNOWN.targets[row] != -100
+        answer = tokenizer.decode(KNOWN.targets[row][asked].tolist())
+        assert practice.check_sum(KNOWN.texts[row], answer) == 1
+        start = int(asked.float().argmax())
+        assert tokenizer.decode(KNOWN.inputs[row, : start + 1].tolist()) == KNOWN.texts[row]
+
+
+@pytest.mark.parametrize("i", range(len(broken_run.FAULTS)))
+def test_each_fault_is_there_until_it_is_repaired(i):
+    before, after = (broken_run.model_of(broken_run.FAULTS[:k]).eval() for k in (i, i + 1))
+    tokens = KNOWN.inputs[:3]
+    fault = broken_run.FAULTS[i]
+    if fault == "weights":
+        assert before.head.weight.std() > 20 * after.head.weight.std()
+    elif fault == "positions":
+        turned = tokens[:, [1, 0, *range(2, tokens.shape[1])]]
+        gaps = [(m(turned)[0] - m(tokens)[0])[:, -1].abs().max() for m in (before, after)]
+        assert gaps[0] < 1e-5 < 1e-4 < gaps[1]
+    elif fault == "mask":
+        assert practice.leaks(before, tokens) and not practice.leaks(after, tokens)
+    elif fault == "scores":
+        sizes = [m.stack.blocks[0].mixer.q_proj.weight.std() for m in (before, after)]
+        assert sizes[0] > 10 * sizes[1]
+
+
+def test_a_model_that_sees_the_answer_does_not_see_it_when_it_writes():
+    """What is written depends on the question alone, whatever stands behind it in the table."""
+    model = broken_run.model_of(broken_run.FAULTS[:3]).eval()
+    inputs, targets = KNOWN.inputs[:5], KNOWN.targets[:5]
+    behind = torch.arange(inputs.shape[1]) > (targets != -100).float().argmax(1)[:, None]
+    other = torch.where(behind, (inputs + 1) % 13, inputs)
+    assert torch.equal(
+        broken_run.answer(model, inputs, targets), broken_run.answer(model, other, targets)
+    )
+
+
+def test_both_styles_are_right_and_differ_by_the_zero():
+    plain, zero = (preferred_sums.pairs(["3+8="], [style]) for style in ("plain", "zero"))
+    said = [
+        checked_sums.TOKENIZER.decode(x.targets[0][x.targets[0] != -100].tolist())
+        for x in (plain, zero)
+    ]
+    assert said == ["11\n", "011\n"]
+
+
+def test_each_way_trains_what_it_says():
+    language = load("minilm-l6")
+    found = {}
+    for way in ("head", "lora 1", "lora 4", "full"):
+        model = Classifier(language.model)
+        adapting.prepare(model, way)
+        found[way] = practice.count_trained(model).trained
+    assert found["head"] == 385 and found["full"] > 22e6
+    assert found["lora 4"] - 385 == 4 * (found["lora 1"] - 385)
+
+
+def test_the_shipped_logs_say_what_the_chapter_says():
+    runs = experiments.log("broken_run")["runs"]
+    mean = {name: sum(found["exact"]) / len(found["exact"]) for name, found in runs.items()}
+    assert mean["scores"] > max(value for name, value in mean.items() if name != "scores")
+    assert max(map(max, (loss[-5:] for loss in runs["positions"]["loss"]))) < 0.2
+    log = experiments.log("checked_sums")
+    assert all(0 <= c <= log["samples"] for way in log["ways"].values() for c in way["right"][0])

@@ -281,17 +281,17 @@ MISTAKES = {
     "shift": (lambda k: k.models.shift_right(T, -1), ValueError, "bos must be at least 0"),
     "shift of one": (lambda k: k.models.shift_right(T[0], 1), ValueError, r"targets\[None\]"),
     "tied without a table": (
-        lambda k: tfbook.models.LanguageHead(3, 5, tied=True)(torch.ones(1, 2, 3)),
+        lambda k: tfbook.blocks.LanguageHead(3, 5, tied=True)(torch.ones(1, 2, 3)),
         ValueError,
         "table is needed",
     ),
     "image": (
-        lambda k: tfbook.models.PatchEmbedding(8, 2, 3, 5)(torch.ones(1, 3, 8, 9)),
+        lambda k: tfbook.blocks.PatchEmbedding(8, 2, 3, 5)(torch.ones(1, 3, 8, 9)),
         ValueError,
         r"\(C, S, S\) = \(3, 8, 8\), got \(1, 3, 8, 9\)",
     ),
     "patch": (
-        lambda k: tfbook.models.PatchEmbedding(8, 3, 3, 5),
+        lambda k: tfbook.blocks.PatchEmbedding(8, 3, 3, 5),
         ValueError,
         "must divide image_size",
     ),

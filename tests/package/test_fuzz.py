@@ -39,8 +39,8 @@ from tfbook import (
 )
 
 ROOMS = (
-    "data metrics costs positions attention recurrent graphs models pretrained generation "
-    "training interpret hardware parallel serving practice".split()
+    "data metrics costs positions attention efficient recurrent graphs blocks models optimization "
+    "pretrained generation training interpret hardware parallel serving practice".split()
 )
 HOME = str(Path(tfbook.__file__).parent)
 TWICE = 2  # as many calls of a function are altered

@@ -12,6 +12,7 @@ from test_blocks import block_of
 from torch import nn
 
 import tfbook.attention
+import tfbook.blocks
 import tfbook.models
 from tfbook.attention import SlidingCache, StaticCache, causal_mask
 from tfbook.models import (
@@ -26,7 +27,7 @@ from tfbook.models import (
     shift_right,
 )
 
-KIT = Kit(tfbook.models, tfbook.attention)
+KIT = Kit(tfbook.models, tfbook.attention, tfbook.blocks)
 
 
 @pytest.mark.parametrize("name", CHECKS)

@@ -5,7 +5,7 @@ import pytest
 from fresh import Mutant
 from test_sparse import CHECKS, kit_of
 
-MODULES = ["tfbook.attention." + name for name in ("patterns", "windows", "blocks")]
+MODULES = ["tfbook.efficient." + name for name in ("patterns", "windows", "blocks")]
 WEIGHT = "every_allowed_key_has_weight_and_no_other_one"
 ALONE = "the_last_queries_with_all_keys_see_what_they_saw_among_all"
 GIVEN = "weights_follow_mask_and_bias"

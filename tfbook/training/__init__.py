@@ -1,4 +1,4 @@
-"""From data to weights: losses, optimizers, schedules, the loop, and exact resuming.
+"""From data to weights: losses, the loop, several processes, and exact resuming.
 
 Explained in: chapters/11_training.
 """

@@ -21,7 +21,8 @@ from torch.nn import functional
 from benchmarks.measure import MIB, fit_exponent, machine, peak_memory, time_ratios
 from benchmarks.rows import HEADS, SIZE, inputs
 from benchmarks.rows import table as write
-from tfbook.attention import VARIANTS, LinformerAttention
+from tfbook.attention import VARIANTS
+from tfbook.efficient import LinformerAttention
 from tfbook.models import (
     RWKV,
     S4D,

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.measure import MIB, machine, peak_memory, time_ratios
 from benchmarks.rows import compare
 from benchmarks.rows import table as write
-from tfbook.models import FeedForward, MixtureOfExperts
+from tfbook.blocks import FeedForward, MixtureOfExperts
 
 D_MODEL, D_FF = 512, 2048
 ROWS = {256: 11, 2048: 5}  # rows: rounds

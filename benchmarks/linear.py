@@ -13,7 +13,7 @@ from torch.nn import functional
 from benchmarks.measure import machine
 from benchmarks.rows import SETTING, SIZE, compare, measure_rows
 from benchmarks.rows import table as write
-from tfbook.attention import attend_features, attend_linear, elu_features
+from tfbook.efficient import attend_features, attend_linear, elu_features
 
 CHUNK = 128
 LENGTHS = {512: 15, 1024: 11, 2048: 9, 4096: 7}  # length: rounds

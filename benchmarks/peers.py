@@ -21,9 +21,10 @@ from torch.nn import functional
 from benchmarks.measure import machine, time_ratios
 from benchmarks.rows import HEADS, SIZE
 from benchmarks.rows import table as write
-from tfbook.attention import attend_window, merge_heads, split_heads, state_chunked
+from tfbook.attention import merge_heads, split_heads
+from tfbook.blocks import MixtureOfExperts
+from tfbook.efficient import attend_window, state_chunked
 from tfbook.graphs import GraphAttention, graph_mask
-from tfbook.models import MixtureOfExperts
 from tfbook.recurrent import (
     Mamba2Mixer,
     MambaMixer,

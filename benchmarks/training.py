@@ -23,7 +23,8 @@ from tfbook import data
 from tfbook.data import Windows, char_tokenizer
 from tfbook.experiments import shakespeare
 from tfbook.models import DecoderOnly
-from tfbook.training import causal_loss, decay_groups, fit
+from tfbook.optimization import decay_groups
+from tfbook.training import causal_loss, fit
 
 OURS, THEIRS, MUON = "tfbook", "nn + SDPA", "tfbook, Muon"
 BATCH, STEPS, ROUNDS = 16, 4, 7

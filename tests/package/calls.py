@@ -6,13 +6,16 @@ import torch
 
 from tfbook import (
     attention,
+    blocks,
     costs,
     data,
+    efficient,
     generation,
     hardware,
     interpret,
     metrics,
     models,
+    optimization,
     parallel,
     positions,
     practice,
@@ -27,8 +30,8 @@ from tfbook import (
 ANYTHING = {
     ("training.fit", "batches"),
     ("training.fit", "steps"),
-    ("attention.attend_nystrom", "steps"),
-    ("attention.newton_inverse", "steps"),
+    ("efficient.attend_nystrom", "steps"),
+    ("efficient.newton_inverse", "steps"),
     ("attention.register", "options"),
     ("parallel.run_pipeline", "targets"),
     ("generation.generate", "state"),
@@ -56,7 +59,8 @@ LEFT_OUT = {
     "attend_explicit scores_of join_key_masks read_mask with_head_axis make_empty fill keep_heads "
     "pack_torch unpack_torch attention_with",
     "recurrent": "hidden gradient_norms heads_of",
-    "models": "initialise fold table make_stack",
+    "blocks": "initialise",
+    "models": "fold table make_stack",
     "pretrained": "check_sha256 find_package check_package keep read_checkpoint read_gguf "
     "read_safetensors pack_rows read_rows config_from fill_model weights_from weights_to load "
     "load_directory",
@@ -89,11 +93,12 @@ def calls():
     """Yield the name of each call, what is called, and its arguments."""
     for room, made in ROOMS.items():
         for name, function, args, kwargs in made():
-            yield f"{room}.{name}", function, args, kwargs
+            yield name if "." in name else f"{room}.{name}", function, args, kwargs
 
 
 def of(room, name, *args, **kwargs):
-    return name, getattr(room, name), args, kwargs
+    home = room.__name__.rsplit(".", 1)[-1]
+    return f"{home}.{name}", getattr(room, name), args, kwargs
 
 
 def of_data():
@@ -144,15 +149,15 @@ def of_attention():
     yield of(attention, "register", "of a test", attention.attend, lacks={}, parameters={})
     yield of(attention, "MultiHeadAttention", 12, 3, n_kv_heads=1, d_head=4, bias=True)
     near = numbers(5, 3), numbers(5, 3), numbers(5, 4)
-    yield of(attention, "attend_dilated", *near, window=2, dilation=2)
-    yield of(attention, "attend_bigbird", *near, block=2)
-    yield of(attention, "attend_strided", *near, stride=2)
-    yield of(attention, "attend_features", *near, n_features=8, causal=True)
-    yield of(attention, "attend_nystrom", *near, landmarks=2, steps=3)
+    yield of(efficient, "attend_dilated", *near, window=2, dilation=2)
+    yield of(efficient, "attend_bigbird", *near, block=2)
+    yield of(efficient, "attend_strided", *near, stride=2)
+    yield of(efficient, "attend_features", *near, n_features=8, causal=True)
+    yield of(efficient, "attend_nystrom", *near, landmarks=2, steps=3)
     held = {"log_decay": -numbers(2, 5).abs(), "state": numbers(2, 3, 4)}
     pieces = numbers(2, 5, 3), numbers(2, 5, 3), numbers(2, 5, 4)
-    yield of(attention, "state_recurrent", *pieces, **held)
-    yield of(attention, "state_chunked", *pieces, chunk=2, **held)
+    yield of(efficient, "state_recurrent", *pieces, **held)
+    yield of(efficient, "state_chunked", *pieces, chunk=2, **held)
     heads = attention.MultiHeadAttention(12, 3)
     mask = torch.ones(2, 1, 5, 5, dtype=torch.bool)
     yield "MultiHeadAttention()", heads.forward, (numbers(2, 5, 12),), {"mask": mask}
@@ -170,16 +175,16 @@ def of_recurrent():
 
 
 def of_models():
-    yield of(models, "make_norm", "rms", 5, eps=1e-5)
-    ffn = models.FeedForward(5, 7)
-    up, _, down = models.to_conv1d(ffn)
-    yield of(models, "from_conv1d", up, down, kind="relu")
-    yield of(models, "to_conv1d", ffn)
-    yield of(models, "FeedForward", 5, 7, kind="relu", bias=True, dropout=0.1)
-    yield of(models, "LayerNorm", 5, eps=1e-5)
+    yield of(blocks, "make_norm", "rms", 5, eps=1e-5)
+    ffn = blocks.FeedForward(5, 7)
+    up, _, down = blocks.to_conv1d(ffn)
+    yield of(blocks, "from_conv1d", up, down, kind="relu")
+    yield of(blocks, "to_conv1d", ffn)
+    yield of(blocks, "FeedForward", 5, 7, kind="relu", bias=True, dropout=0.1)
+    yield of(blocks, "LayerNorm", 5, eps=1e-5)
     yield "FeedForward()", ffn.forward, (numbers(2, 3, 5),), {}
-    yield "LayerNorm()", models.LayerNorm(5).forward, (numbers(2, 3, 5),), {}
-    yield "RMSNorm()", models.RMSNorm(5).forward, (numbers(2, 3, 5),), {}
+    yield "LayerNorm()", blocks.LayerNorm(5).forward, (numbers(2, 3, 5),), {}
+    yield "RMSNorm()", blocks.RMSNorm(5).forward, (numbers(2, 3, 5),), {}
     yield "DecoderOnly()", decoder().forward, (torch.arange(6).view(2, 3),), {}
     layer = models.Layer(models.Attention(2), models.FFN(7))
     yield of(models, "TransformerConfig", 13, 8, decoder=[layer] * 2, max_len=11)
@@ -187,9 +192,9 @@ def of_models():
         yield of(models, name, 2)
     yield of(models, "RWKVChannels")
     config = models.TransformerConfig(11, 8, decoder=[layer] * 2)
-    yield of(models, "with_deep_norm", config)
-    yield of(models, "draw_deep_norm", models.build(config).stack, 0.5)
-    yield of(models, "with_layer_scale", models.build(config).stack, 8, 1e-4)
+    yield of(blocks, "with_deep_norm", config)
+    yield of(blocks, "draw_deep_norm", models.build(config).stack, 0.5)
+    yield of(blocks, "with_layer_scale", models.build(config).stack, 8, 1e-4)
     yield of(models, "preset", "gpt2", n_layers=2, vocab_size=13)
 
 
@@ -222,7 +227,7 @@ def of_training():
     yield of(training, "causal_loss", net, tokens, mask=tokens >= 0, label_smoothing=0.1)
     logits, _ = net(tokens)
     bartlett = {"generator": torch.Generator()}
-    yield of(training, "gauss_newton_bartlett", logits, list(net.head.parameters()), **bartlett)
+    yield of(optimization, "gauss_newton_bartlett", logits, list(net.head.parameters()), **bartlett)
     logits = logits.detach()
     counted = tokens >= 0
     task = training.Example(tokens, tokens)
@@ -239,8 +244,8 @@ def of_training():
     yield of(training, "mask_tokens", tokens, **masked, **drawn)
     yield of(training, "permute_sentences", [5, 1, 6, 1], end_id=1, **drawn)
     yield of(training, "rotate", [5, 6, 7], **drawn)
-    yield of(training, "muon_groups", net, lr=0.1, adamw_lr=0.1, not_hidden=["head"])
-    yield of(training, "decay_groups", net, 0.1)
+    yield of(optimization, "muon_groups", net, lr=0.1, adamw_lr=0.1, not_hidden=["head"])
+    yield of(optimization, "decay_groups", net, 0.1)
     yield of(training, "keep_layers", net.stack, [0])
     yield of(training, "layer_drop", net, 0.1)
     yield of(training, "stochastic_depth", net, 0.1, growing=True)

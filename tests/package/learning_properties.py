@@ -27,11 +27,11 @@ class Kit:
 
     MODULES = {
         "denoising": "tfbook.training.denoising",
-        "muon": "tfbook.training.muon",
+        "muon": "tfbook.optimization.muon",
         "objectives": "tfbook.training.objectives",
-        "optimizers": "tfbook.training.optimizers",
-        "schedules": "tfbook.training.schedules",
-        "sophia": "tfbook.training.sophia",
+        "optimizers": "tfbook.optimization.optimizers",
+        "schedules": "tfbook.optimization.schedules",
+        "sophia": "tfbook.optimization.sophia",
     }
 
     def __init__(self, package: str):

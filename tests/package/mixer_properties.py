@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tfbook.models import BlockState
+from tfbook.blocks import BlockState
 
 B, N = 3, 7
 # Ways to cut N rows into pieces.

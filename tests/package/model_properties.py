@@ -106,9 +106,10 @@ def uniform(
 class Kit:
     """The modules under test."""
 
-    MODULES = ("tfbook.models", "tfbook.attention")
+    MODULES = ("tfbook.models", "tfbook.attention", "tfbook.blocks")
     models: ModuleType
     attention: ModuleType
+    blocks: ModuleType
 
     def choices(self, **choices: object) -> object:
         """Make a config of small sizes."""
@@ -123,9 +124,9 @@ class Kit:
     def block(self, *, seed: int = 0, cross: bool = False, **choices: object) -> nn.Module:
         """Make a block of attention with random weights, biases and norms, in float64."""
         attention = self.attention.MultiHeadAttention
-        block = self.models.Block(
+        block = self.blocks.Block(
             attention(D, H, d_head=DK, causal=True),
-            self.models.FeedForward(D, F, kind="gelu"),
+            self.blocks.FeedForward(D, F, kind="gelu"),
             cross=attention(D, H, d_head=DK, d_memory=D) if cross else None,
             **choices,
         )
@@ -191,18 +192,18 @@ def logits(model: nn.Module, tokens: Tensor, **options: object) -> Tensor:
 @check
 def test_layer_norm_gives_mean_0_and_variance_1(kit):
     x = 3 + 2 * normal(B, N, D)
-    y = kit.models.layer_norm(x, eps=1e-12)
+    y = kit.blocks.layer_norm(x, eps=1e-12)
     close(y.mean(-1), torch.zeros(B, N, dtype=torch.float64))
     close(y.square().mean(-1), torch.ones(B, N, dtype=torch.float64))
-    close(kit.models.layer_norm(5 + 3 * x, eps=1e-12), y, 1e-8)
+    close(kit.blocks.layer_norm(5 + 3 * x, eps=1e-12), y, 1e-8)
 
 
 @check
 def test_rms_norm_gives_mean_square_1_and_keeps_the_mean(kit):
     x = 3 + 2 * normal(B, N, D)
-    y = kit.models.rms_norm(x, eps=1e-12)
+    y = kit.blocks.rms_norm(x, eps=1e-12)
     close(y.square().mean(-1), torch.ones(B, N, dtype=torch.float64))
-    close(kit.models.rms_norm(3 * x, eps=1e-12), y)
+    close(kit.blocks.rms_norm(3 * x, eps=1e-12), y)
     close(y / y[..., :1], x / x[..., :1])  # every row keeps its direction
 
 
@@ -211,18 +212,18 @@ def test_epsilon_stands_under_the_root(kit):
     x = torch.full((1, D), 0.0, dtype=torch.float64)
     x[0, 0], eps = 1e-3, 0.04
     shifted = x - x.mean()
-    close(kit.models.rms_norm(x, eps=eps), x / math.sqrt(x.square().mean() + eps))
+    close(kit.blocks.rms_norm(x, eps=eps), x / math.sqrt(x.square().mean() + eps))
     wanted = shifted / math.sqrt(shifted.square().mean() + eps)
-    close(kit.models.layer_norm(x, eps=eps), wanted)
+    close(kit.blocks.layer_norm(x, eps=eps), wanted)
 
 
 @check
 def test_norms_with_weights_are_the_functions(kit):
     x = normal(B, N, D)
     for kind in ("layer", "rms"):
-        norm = randomised(kit.models.make_norm(kind, D, eps=0.03))
+        norm = randomised(kit.blocks.make_norm(kind, D, eps=0.03))
         parts = [norm.weight] + ([norm.bias] if kind == "layer" else [])
-        function = {"layer": kit.models.layer_norm, "rms": kit.models.rms_norm}[kind]
+        function = {"layer": kit.blocks.layer_norm, "rms": kit.blocks.rms_norm}[kind]
         close(norm(x), function(x, *parts, eps=0.03))
         plain = function(x, eps=0.03)
         close(norm(x), plain * parts[0] + (parts[1] if kind == "layer" else 0))
@@ -251,7 +252,7 @@ GATED = {
 def test_a_feed_forward_network_is_its_formula(kit):
     x = normal(3, D)
     for kind in (*ACTIVATE, *GATED):
-        ffn = randomised(kit.models.FeedForward(D, F, kind=kind))
+        ffn = randomised(kit.blocks.FeedForward(D, F, kind=kind))
         act = ACTIVATE[GATED.get(kind, kind)]
         up = x @ ffn.up_proj.weight.T + ffn.up_proj.bias
         inner = up
@@ -264,7 +265,7 @@ def test_a_feed_forward_network_is_its_formula(kit):
 
 @check
 def test_a_feed_forward_network_treats_each_row_by_itself(kit):
-    ffn, x = randomised(kit.models.FeedForward(D, F, kind="swiglu")), normal(B, N, D)
+    ffn, x = randomised(kit.blocks.FeedForward(D, F, kind="swiglu")), normal(B, N, D)
     rows = torch.stack([ffn(x[:, i]) for i in range(N)], 1)
     close(ffn(x), rows)
     jacobian = torch.autograd.functional.jacobian(ffn, x[0])  # (N, D, N, D)
@@ -277,18 +278,18 @@ def test_a_feed_forward_network_treats_each_row_by_itself(kit):
 def test_a_feed_forward_network_is_two_convolutions_of_width_one(kit):
     x = normal(B, N, D)
     for kind, bias in (("relu", True), ("gelu", False)):
-        ffn = randomised(kit.models.FeedForward(D, F, kind=kind, bias=bias))
-        convolutions = kit.models.to_conv1d(ffn)
+        ffn = randomised(kit.blocks.FeedForward(D, F, kind=kind, bias=bias))
+        convolutions = kit.blocks.to_conv1d(ffn)
         assert [type(part).__name__ for part in convolutions][::2] == ["Conv1d", "Conv1d"]
         close(convolutions(x.mT).mT, ffn(x))
-        back = kit.models.from_conv1d(convolutions[0], convolutions[2], kind=kind)
+        back = kit.blocks.from_conv1d(convolutions[0], convolutions[2], kind=kind)
         close(back(x), ffn(x))
 
 
 @check
 def test_the_norm_stands_where_the_place_says(kit):
     x = normal(B, N, D)
-    norm, after = randomised(kit.models.LayerNorm(D)), randomised(kit.models.RMSNorm(D), 2)
+    norm, after = randomised(kit.blocks.LayerNorm(D)), randomised(kit.blocks.RMSNorm(D), 2)
     for f in (torch.sin, torch.zeros_like):
         for place, wanted in {
             "pre": x + 0.3 * f(norm(x)),
@@ -299,24 +300,24 @@ def test_the_norm_stands_where_the_place_says(kit):
         }.items():
             own, second = None if place == "none" else norm, after if place == "both" else None
             choices = {"place": place, "norm_after": second, "multiplier": 0.3}
-            residual = kit.models.Residual(own, **choices)
+            residual = kit.blocks.Residual(own, **choices)
             close(residual.leave(x, f(residual.enter(x))), wanted)
 
 
 @check
 def test_dropout_falls_on_what_a_sublayer_adds_not_on_x(kit):
     x = normal(B, N, D)
-    norm = randomised(kit.models.LayerNorm(D))
+    norm = randomised(kit.blocks.LayerNorm(D))
     almost_all = 1 - 1e-12
     for place, wanted in (("pre", x), ("post", norm(x)), ("none", x)):
         own = None if place == "none" else norm
-        residual = kit.models.Residual(own, place=place, dropout=almost_all).train()
+        residual = kit.blocks.Residual(own, place=place, dropout=almost_all).train()
         close(residual.leave(x, torch.ones_like(x)), wanted)
         close(
             residual.eval().leave(x, torch.ones_like(x)),
-            kit.models.Residual(own, place=place).leave(x, torch.ones_like(x)),
+            kit.blocks.Residual(own, place=place).leave(x, torch.ones_like(x)),
         )
-    ffn = randomised(kit.models.FeedForward(D, F, dropout=almost_all)).train()
+    ffn = randomised(kit.blocks.FeedForward(D, F, dropout=almost_all)).train()
     close(ffn(x), ffn.down_proj.bias.expand(B, N, D))
     differ(ffn.eval()(x), ffn.down_proj.bias.expand(B, N, D))
 
@@ -397,14 +398,14 @@ def test_taps_show_the_residual_stream(kit):
 @check
 def test_a_stack_is_its_blocks_and_then_its_norm(kit):
     blocks = [kit.block(seed=seed, place="pre") for seed in range(3)]
-    norm = randomised(kit.models.RMSNorm(D))
+    norm = randomised(kit.blocks.RMSNorm(D))
     x = y = normal(B, N, D)
     for block in blocks:
         y, _ = block(y)
-    stack = kit.models.Stack(blocks, norm)
+    stack = kit.blocks.Stack(blocks, norm)
     close(stack(x)[0], norm(y))
     close(stack.encode(x), norm(y))
-    close(kit.models.Stack(blocks)(x)[0], y)
+    close(kit.blocks.Stack(blocks)(x)[0], y)
     close(stack.trace(x).states[-1], y)
 
 

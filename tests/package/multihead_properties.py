@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tfbook.positions
 from tfbook.attention import causal_mask, padding_mask
-from tfbook.models import RMSNorm
+from tfbook.blocks import RMSNorm
 from tfbook.positions import ALiBi, RotaryPositions, ShawPositions, T5Bias
 
 B, N, M, D, H, DK, DV = 2, 7, 5, 26, 6, 4, 3

@@ -19,7 +19,7 @@ import torch
 from torch import distributed, nn
 from torch.nn import functional
 
-from tfbook import models
+from tfbook import blocks, models
 from tfbook.attention import attend
 
 # What takes long to import and is forked for all.
@@ -532,7 +532,7 @@ def experts(room):
     for router, n_shared in (("top_k", 0), ("sigmoid", 1)):
         torch.manual_seed(3)
         choices = {"kind": "swiglu", "router": router, "n_shared": n_shared}
-        whole = models.MixtureOfExperts(7, 5, 2 * p, 2, **choices).double()
+        whole = blocks.MixtureOfExperts(7, 5, 2 * p, 2, **choices).double()
         x, slope = drawn(1, p, 11, 7), drawn(2, p, 11, 7)
         x[:, :8] += 3 * drawn(5, 7)  # many rows that choose alike
         x.requires_grad_()

@@ -9,15 +9,15 @@ import statistics
 import torch
 from answers import collect
 
-from tfbook import models
+from tfbook import blocks
 
 RIGHT, WRONG, right, wrong = collect()
 LIBRARY = {
-    "gates-with-room": lambda logits, top_k, room: models.route(
+    "gates-with-room": lambda logits, top_k, room: blocks.route(
         logits, top_k, capacity=room
     ).gates(),
     "biased-choice": lambda logits, bias, top_k: (
-        (found := models.route(logits, top_k, kind="sigmoid", bias=bias)).chosen, found.weights
+        (found := blocks.route(logits, top_k, kind="sigmoid", bias=bias)).chosen, found.weights
     ),
 }  # fmt: skip
 

@@ -8,7 +8,8 @@ import math
 import torch
 from answers import collect
 
-from tfbook.attention import attend, attend_linear, attend_window, window_mask
+from tfbook.attention import attend
+from tfbook.efficient import attend_linear, attend_window, window_mask
 
 RIGHT, WRONG, right, wrong = collect()
 LIBRARY = {

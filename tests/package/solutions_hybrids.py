@@ -6,7 +6,7 @@ A wrong answer has one mistake. Beside it stands a piece of the message that has
 import torch
 from answers import collect
 
-from tfbook.attention import state_recurrent
+from tfbook.efficient import state_recurrent
 from tfbook.recurrent import delta_recurrent
 
 RIGHT, WRONG, right, wrong = collect()

@@ -14,14 +14,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from tfbook.attention import MultiHeadAttention
+from tfbook.blocks import Block, FeedForward, RMSNorm
 from tfbook.models import (
     FFN,
     Attention,
-    Block,
     DecoderOnly,
-    FeedForward,
     Layer,
-    RMSNorm,
     Rotary,
     Sinusoidal,
     Tokens,

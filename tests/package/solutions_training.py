@@ -10,7 +10,7 @@ from answers import collect
 from torch.nn import functional as F
 
 from tfbook import training
-from tfbook.training import schedules
+from tfbook.optimization import schedules
 
 RIGHT, WRONG, right, wrong = collect()
 LIBRARY = {

@@ -18,7 +18,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 import tfbook.models
-from tfbook.attention import VARIANTS, attend_window
+from tfbook.attention import VARIANTS
+from tfbook.efficient import attend_window
 from tfbook.generation import generate
 from tfbook.models import (
     FFN,

@@ -18,7 +18,7 @@ from tfbook.attention import (
     causal_mask,
     padding_mask,
 )
-from tfbook.models import (
+from tfbook.blocks import (
     Block,
     BlockState,
     FeedForward,

@@ -11,13 +11,12 @@ from model_properties import POSITIONS, uniform
 from torch.utils.flop_counter import FlopCounterMode
 
 import tfbook.models
+from tfbook.blocks import FEED_FORWARDS, SCHEMES, feed_forward_parameters
 from tfbook.costs import attention_parameters
 from tfbook.models import (
-    FEED_FORWARDS,
     FFN,
     PRESETS,
     PUBLISHED,
-    SCHEMES,
     Attention,
     Layer,
     LinearBias,
@@ -30,7 +29,6 @@ from tfbook.models import (
     T5Buckets,
     TransformerConfig,
     build,
-    feed_forward_parameters,
     preset,
 )
 from tfbook.positions import LinearScaling, Llama3Scaling, NTKScaling, YarnScaling

@@ -62,7 +62,7 @@ def attention(d_model=8, n_heads=2, **choices):
 
 
 def ffn(d_model=8, d_ff=12):
-    return tfbook.models.FeedForward(d_model, d_ff, kind="silu")
+    return tfbook.blocks.FeedForward(d_model, d_ff, kind="silu")
 
 
 # The causal convolution --------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import tfbook.recurrent.delta_rule as module
-from tfbook.attention import state_chunked, state_recurrent
+from tfbook.efficient import state_chunked, state_recurrent
 
 B, H, N, D, E = 2, 3, 13, 5, 4
 SIZES = {"d_head": 4, "d_value": 5, "chunk": 3}

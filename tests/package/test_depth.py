@@ -11,27 +11,22 @@ import torch
 from fresh import Mutant
 from torch import nn
 
-import tfbook.models.depth
-from tfbook.models import (
-    FFN,
-    Attention,
+import tfbook.blocks.depth
+from tfbook.blocks import (
     AttentionStack,
     HyperConnection,
     HyperStack,
-    Layer,
-    Norm,
     Stack,
-    TransformerConfig,
-    build,
     deep_norm,
     draw_deep_norm,
     sinkhorn,
     with_deep_norm,
     with_layer_scale,
 )
+from tfbook.models import FFN, Attention, Layer, Norm, TransformerConfig, build
 
 V, D, L = 13, 8, 3
-KIT = tfbook.models.depth
+KIT = tfbook.blocks.depth
 CHECKS = {}
 
 
@@ -243,47 +238,47 @@ def test_property(name):
 
 
 MUTANTS = [
-    Mutant("streams not mixed", "tfbook.models.depth",
+    Mutant("streams not mixed", "tfbook.blocks.depth",
            "streams = mix @ streams + write", "streams = streams + write",
            "streams_are_read_mixed_and_written"),
-    Mutant("mixed the other way", "tfbook.models.depth",
+    Mutant("mixed the other way", "tfbook.blocks.depth",
            "streams = mix @ streams + write", "streams = mix.mT @ streams + write",
            "streams_are_read_mixed_and_written"),
-    Mutant("written twice as much", "tfbook.models.depth",
+    Mutant("written twice as much", "tfbook.blocks.depth",
            "read, write, mix = torch.sigmoid(read), 2 * torch.sigmoid(write), sinkhorn(mix)",
            "read, write, mix = torch.sigmoid(read), 4 * torch.sigmoid(write), sinkhorn(mix)",
            "streams_begin_as_a_plain_stack"),
-    Mutant("columns last", "tfbook.models.depth",
+    Mutant("columns last", "tfbook.blocks.depth",
            "        logits = logits - logits.logsumexp(-2, keepdim=True)\n"
            "        logits = logits - logits.logsumexp(-1, keepdim=True)\n",
            "        logits = logits - logits.logsumexp(-1, keepdim=True)\n"
            "        logits = logits - logits.logsumexp(-2, keepdim=True)\n",
            "mixing_is_doubly_stochastic_and_keeps_the_mean"),
-    Mutant("only rows divided", "tfbook.models.depth",
+    Mutant("only rows divided", "tfbook.blocks.depth",
            "        logits = logits - logits.logsumexp(-2, keepdim=True)\n", "",
            "mixing_is_doubly_stochastic_and_keeps_the_mean"),
-    Mutant("no norm before the dynamic numbers", "tfbook.models.depth",
+    Mutant("no norm before the dynamic numbers", "tfbook.blocks.depth",
            "torch.tanh(self.proj(functional.layer_norm(streams, streams.shape[-1:])))",
            "torch.tanh(self.proj(streams))",
            "rows_move_the_numbers_only_by_themselves"),
-    Mutant("weights over the wrong dimension", "tfbook.models.depth",
+    Mutant("weights over the wrong dimension", "tfbook.blocks.depth",
            "torch.softmax(keys @ self.queries[number], dim=0)",
            "torch.softmax(keys @ self.queries[number], dim=-1)",
            "queries_of_zero_read_the_mean"),
-    Mutant("keys without their norm", "tfbook.models.depth",
+    Mutant("keys without their norm", "tfbook.blocks.depth",
            "keys = functional.rms_norm(sources, (self.d_model,), self.key_weights[number])",
            "keys = sources * self.key_weights[number]",
            "depth_is_attended_to"),
-    Mutant("blocks one too long", "tfbook.models.depth",
+    Mutant("blocks one too long", "tfbook.blocks.depth",
            "if len(running) == self.block_size:", "if len(running) > self.block_size:",
            "depth_is_attended_to"),
-    Mutant("epsilon not scaled", "tfbook.models.depth",
+    Mutant("epsilon not scaled", "tfbook.blocks.depth",
            "layer.norm.eps / alpha**2", "layer.norm.eps", "deep_norm_weighs_the_sum"),
-    Mutant("beta of one stack and alpha of two", "tfbook.models.depth",
+    Mutant("beta of one stack and alpha of two", "tfbook.blocks.depth",
            "DeepNorm((3 * n_decoder) ** 0.25, (12 * n_decoder) ** -0.25)",
            "DeepNorm((2 * n_decoder) ** 0.25, (12 * n_decoder) ** -0.25)",
            "deep_norm_has_the_numbers_of_the_paper"),
-    Mutant("the stream is scaled with what is added", "tfbook.models.depth",
+    Mutant("the stream is scaled with what is added", "tfbook.blocks.depth",
            "return self.inner.leave(x, y * self.gain)",
            "return self.inner.leave(x * self.gain, y * self.gain)",
            "factors_scale_what_sublayers_add"),
@@ -292,13 +287,13 @@ MUTANTS = [
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.bug.replace(" ", "_"))
 def test_the_planted_bug_is_caught(mutant):
-    sick = fresh.copies("sick_depth", ["tfbook.models.depth"], mutant.edits)
+    sick = fresh.copies("sick_depth", ["tfbook.blocks.depth"], mutant.edits)
     with pytest.raises(AssertionError):
         CHECKS[mutant.caught_by](sick)
 
 
 def test_the_copy_without_a_bug_passes():
-    healthy = fresh.copies("healthy_depth", ["tfbook.models.depth"])
+    healthy = fresh.copies("healthy_depth", ["tfbook.blocks.depth"])
     for name in {mutant.caught_by for mutant in MUTANTS}:
         CHECKS[name](healthy)
 

@@ -17,24 +17,15 @@ from test_memory_accounts import kept
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-import tfbook.models.experts
-import tfbook.models.routing
-from tfbook.models import (
+import tfbook.blocks.experts
+import tfbook.blocks.routing
+from tfbook.blocks import (
     FEED_FORWARDS,
-    FFN,
     ROUTERS,
-    Attention,
-    Experts,
     FeedForward,
-    Layer,
     MixtureOfExperts,
-    Norm,
-    Rotary,
     Router,
     Routing,
-    TransformerConfig,
-    active_parameters,
-    build,
     load_balancing_loss,
     mix_experts,
     mix_experts_dense,
@@ -42,9 +33,20 @@ from tfbook.models import (
     routing_losses,
     update_biases,
 )
+from tfbook.models import (
+    FFN,
+    Attention,
+    Experts,
+    Layer,
+    Norm,
+    Rotary,
+    TransformerConfig,
+    active_parameters,
+    build,
+)
 
 D, F, E, K = 6, 10, 5, 2
-KIT = SimpleNamespace(experts=tfbook.models.experts, routing=tfbook.models.routing)
+KIT = SimpleNamespace(experts=tfbook.blocks.experts, routing=tfbook.blocks.routing)
 CHECKS = {}
 
 

@@ -7,8 +7,8 @@ import pytest
 from fresh import Mutant
 from test_experts import CHECKS
 
-MODULES = ["tfbook.models.experts"]
-ROUTING, EXPERTS = "tfbook.models.routing", "tfbook.models.experts"
+MODULES = ["tfbook.blocks.experts"]
+ROUTING, EXPERTS = "tfbook.blocks.routing", "tfbook.blocks.experts"
 MUTANTS = [
     Mutant(
         "rows sent back to their neighbours",

@@ -12,8 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfbook.attention import causal_mask, hops_needed, reach, strided_mask, window_mask
-from tfbook.models import load_balancing_loss, route, router_z_loss
+from tfbook.attention import causal_mask
+from tfbook.blocks import load_balancing_loss, route, router_z_loss
+from tfbook.efficient import hops_needed, reach, strided_mask, window_mask
 from tfbook.recurrent import SCANS, delta_recurrent, scan_tree
 from tfbook.teaching import explorables
 from tfbook.teaching.explorables import _delta, _routing, _scan, _sparsity

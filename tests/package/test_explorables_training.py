@@ -9,9 +9,9 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from tfbook.data import BYTES, BytePairs
+from tfbook.optimization import schedules
 from tfbook.teaching import explorables
 from tfbook.teaching.explorables import _bytepairs, _chance, _optimizers, _schedules
-from tfbook.training import schedules
 
 PHASES = (Phase.explicit, Phase.generate)  # a failing case is readable as it is drawn
 

@@ -28,11 +28,19 @@ import pytest
 import torch
 
 import tfbook
-from tfbook import attention, data, generation, models, positions, pretrained, training
+from tfbook import (
+    attention,
+    blocks,
+    data,
+    generation,
+    optimization,
+    positions,
+    pretrained,
+)
 
 ROOMS = (
-    "data metrics costs positions attention recurrent graphs models pretrained generation "
-    "training interpret hardware parallel serving practice".split()
+    "data metrics costs positions attention efficient recurrent graphs blocks models optimization "
+    "pretrained generation training interpret hardware parallel serving practice".split()
 )
 HOME = str(Path(tfbook.__file__).parent)
 TWICE = 2  # as many calls of a function are altered
@@ -246,18 +254,18 @@ KNOWN = {
     "tokens must be from 0 to 4": lambda: generation.repetition_penalty(
         torch.zeros(1, 5), torch.tensor([[7]]), 2.0
     ),
-    "d_model must be at least 1": lambda: models.feed_forward_parameters(-1, 7),
+    "d_model must be at least 1": lambda: blocks.feed_forward_parameters(-1, 7),
     "n_heads must be an integer": lambda: attention.kept_groups([0], math.nan, 2),
     "dtype must be floating": lambda: positions.sinusoidal_encoding(3, 4, dtype=math.nan),
-    "not_hidden must be a list": lambda: training.muon_groups(
+    "not_hidden must be a list": lambda: optimization.muon_groups(
         calls.decoder(), lr=0.1, adamw_lr=0.1, not_hidden="stack"
     ),
     "fn must be a function": lambda: attention.register("zz", 3),
     "at least one token": lambda: generation.greedy(torch.zeros(1, 0)),
-    "x and the weights must have the same dtype": lambda: models.FeedForward(5, 7)(
+    "x and the weights must have the same dtype": lambda: blocks.FeedForward(5, 7)(
         torch.zeros(2, 5).double()
     ),
-    "x and the weights must have the": lambda: models.LayerNorm(5)(torch.zeros(2, 5).double()),
+    "x and the weights must have the": lambda: blocks.LayerNorm(5)(torch.zeros(2, 5).double()),
     "uniform must be from 0": lambda: generation.draw(torch.zeros(1, 5), torch.tensor([math.nan])),
     "row 0 of the logits": lambda: generation.draw(
         torch.full((1, 5), math.nan), torch.tensor([0.5])

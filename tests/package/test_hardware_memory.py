@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tfbook.hardware.memory
 from tfbook.models import build, preset
-from tfbook.training import AdamW
+from tfbook.optimization import AdamW
 
 CHECKS = {}
 SMALL = {"d_model": 24, "n_heads": 4, "n_layers": 6, "d_ff": 40, "vocab_size": 13}

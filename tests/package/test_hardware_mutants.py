@@ -15,7 +15,7 @@ FORMATS, BLOCKS, SCALING, MEMORY, QUANTISE, CALIBRATION = (
     f"tfbook.hardware.{name}"
     for name in ("formats", "blocks", "scaling", "memory", "quantisation", "calibration")
 )
-PACKED, PACKING = "tfbook.models.packed", "tfbook.pretrained.packing"
+PACKED, PACKING = "tfbook.blocks.packed", "tfbook.pretrained.packing"
 # The file with the checks of each module, what makes a kit of a copy, and what is copied.
 NUMBERS = (test_hardware_formats, test_hardware_formats.kit_of, [FORMATS, BLOCKS, SCALING])
 FEW_BITS = (test_hardware_quantise, test_hardware_quantise.kit_of, [QUANTISE, CALIBRATION])

@@ -20,10 +20,12 @@ from tfbook.attention import (
     MultiHeadAttention,
     SinkAttention,
     attend,
-    attend_hashed,
     attend_plus_one,
     attend_sink,
     causal_mask,
+)
+from tfbook.efficient import (
+    attend_hashed,
     collision_probability,
     hash_recall,
     hashed_mask,

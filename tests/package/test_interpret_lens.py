@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tfbook import data, models, pretrained
+from tfbook import blocks, data, models, pretrained
 from tfbook.interpret import lens
 
 V, D, N = 19, 12, 7
@@ -123,7 +123,7 @@ class Through(torch.nn.Module):
     """A block that does nothing."""
 
     def forward(self, x, state=None, *, mask=None):
-        return x, models.BlockState()
+        return x, blocks.BlockState()
 
 
 def test_the_lens_is_that_of_transformers():

@@ -22,10 +22,10 @@ FILES = {
     ATTRIBUTION: (test_interpret_attribution, test_interpret_attribution.kit_of),
 }
 MODULES = {
-    CAPTURE: ["tfbook.attention", "tfbook.models", CAPTURE],
+    CAPTURE: ["tfbook.attention", "tfbook.blocks", "tfbook.models", CAPTURE],
     STATISTICS: [STATISTICS],
     ROLLOUT: [ROLLOUT],
-    ATTRIBUTION: ["tfbook.attention", "tfbook.models", ATTRIBUTION],
+    ATTRIBUTION: ["tfbook.attention", "tfbook.blocks", "tfbook.models", ATTRIBUTION],
 }
 
 MUTANTS = [

@@ -11,7 +11,7 @@ from model_properties import D, F, normal, randomised
 from torch import nn
 from torch.nn import functional
 
-from tfbook.models import (
+from tfbook.blocks import (
     ACTIVATIONS,
     FEED_FORWARDS,
     GATES,

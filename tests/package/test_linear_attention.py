@@ -14,17 +14,15 @@ from counterexamples_linear import keys_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measure import peak_memory
-from tfbook.attention import (
+from tfbook.attention import VARIANTS, attend, merge_partials
+from tfbook.efficient import (
     FEATURES,
-    VARIANTS,
-    attend,
     attend_features,
     attend_linear,
     draw_projection,
     elu_features,
     fourier_features,
     kernel_variance,
-    merge_partials,
     positive_features,
     state_chunked,
     state_parallel,

@@ -11,14 +11,8 @@ from counterexamples_linear import keys_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measure import peak_memory
-from tfbook.attention import (
-    VARIANTS,
-    LinformerAttention,
-    attend,
-    attend_nystrom,
-    newton_inverse,
-    segment_means,
-)
+from tfbook.attention import VARIANTS, attend
+from tfbook.efficient import LinformerAttention, attend_nystrom, newton_inverse, segment_means
 
 EXACT = functools.partial(attend_nystrom, inverse="exact")
 
@@ -208,7 +202,7 @@ def test_what_they_take_they_take_as_all_do(subject, check):
 
 @pytest.mark.untyped
 def test_landmarks_compile():
-    module = fresh.copies("plain_low_rank", ["tfbook.attention", "tfbook.attention.low_rank"])
+    module = fresh.copies("plain_low_rank", ["tfbook.attention", "tfbook.efficient.low_rank"])
     (check,) = (each for each in CHECKS.values() if each.property == "compile")
     check(Bound(keys_only(functools.partial(module.attend_nystrom, landmarks=3), causal=False)))
 

@@ -15,7 +15,7 @@ import torch
 import tfbook
 import tfbook.__main__ as command
 import tfbook.commands.training as trainer
-from tfbook import training
+from tfbook import optimization, training
 from tfbook.generation import Conversation, Sampling, generate
 from tfbook.pretrained import Pretrained, load_directory
 from tfbook.training import steps_in
@@ -324,7 +324,7 @@ def test_a_finished_run_is_lengthened_and_says_what_the_rate_does(lm, capsys):
     assert run("train", "lm", folder, "--resume", "--steps", "8", "--quiet") == 0
     said = capsys.readouterr().err
     assert "8 steps instead of 4: the cosine schedule now ends there" in said
-    whole = training.schedule("cosine", warmup=1, steps=8)
+    whole = optimization.schedule("cosine", warmup=1, steps=8)
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     rates = [line["learning_rate"] for line in log if "step" in line]
     assert rates[4:] == pytest.approx([3e-3 * whole(step) for step in range(4, 8)])

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from tfbook.blocks import FEED_FORWARDS
 from tfbook.models import (
-    FEED_FORWARDS,
     FFN,
     PRESETS,
     Attention,

@@ -8,25 +8,14 @@ from torch.nn import functional
 from tfbook.attention import (
     DynamicCache,
     MultiHeadAttention,
-    SegmentAttention,
-    SegmentState,
-    SinkCache,
     SlidingCache,
     SlidingKVState,
     causal_mask,
 )
+from tfbook.blocks import Block, FeedForward, Stack
+from tfbook.efficient import SegmentAttention, SegmentState, SinkCache
 from tfbook.generation import generate
-from tfbook.models import (
-    FFN,
-    Attention,
-    Block,
-    FeedForward,
-    Layer,
-    Rotary,
-    Stack,
-    TransformerConfig,
-    build,
-)
+from tfbook.models import FFN, Attention, Layer, Rotary, TransformerConfig, build
 from tfbook.positions import (
     ALiBi,
     RotaryPositions,

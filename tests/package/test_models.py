@@ -12,6 +12,7 @@ from test_blocks import block_of
 from torch import nn
 
 import tfbook.attention
+import tfbook.blocks
 import tfbook.models
 from tfbook.attention import SlidingCache, StaticCache, causal_mask
 from tfbook.models import (
@@ -26,7 +27,7 @@ from tfbook.models import (
     shift_right,
 )
 
-KIT = Kit(tfbook.models, tfbook.attention)
+KIT = Kit(tfbook.models, tfbook.attention, tfbook.blocks)
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -281,17 +282,17 @@ MISTAKES = {
     "shift": (lambda k: k.models.shift_right(T, -1), ValueError, "bos must be at least 0"),
     "shift of one": (lambda k: k.models.shift_right(T[0], 1), ValueError, r"targets\[None\]"),
     "tied without a table": (
-        lambda k: tfbook.models.LanguageHead(3, 5, tied=True)(torch.ones(1, 2, 3)),
+        lambda k: tfbook.blocks.LanguageHead(3, 5, tied=True)(torch.ones(1, 2, 3)),
         ValueError,
         "table is needed",
     ),
     "image": (
-        lambda k: tfbook.models.PatchEmbedding(8, 2, 3, 5)(torch.ones(1, 3, 8, 9)),
+        lambda k: tfbook.blocks.PatchEmbedding(8, 2, 3, 5)(torch.ones(1, 3, 8, 9)),
         ValueError,
         r"\(C, S, S\) = \(3, 8, 8\), got \(1, 3, 8, 9\)",
     ),
     "patch": (
-        lambda k: tfbook.models.PatchEmbedding(8, 3, 3, 5),
+        lambda k: tfbook.blocks.PatchEmbedding(8, 3, 3, 5),
         ValueError,
         "must divide image_size",
     ),

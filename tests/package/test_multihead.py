@@ -48,7 +48,7 @@ from tfbook.attention import (
     scores_of,
     split_heads,
 )
-from tfbook.models import RMSNorm
+from tfbook.blocks import RMSNorm
 from tfbook.positions import ALiBi, RotaryPositions, T5Bias
 
 KIT = Kit(tfbook.attention.multihead, tfbook.attention.latent)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from tfbook.models import build, preset
-from tfbook.training import (
+from tfbook.optimization import (
     SGD,
     Adafactor,
     Adam,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import tfbook.models.packed
+import tfbook.blocks.packed
 from tfbook.models import build, preset
 
 CHECKS = {}
@@ -20,7 +20,7 @@ HALF_STEP = 2.0**-9
 
 @pytest.fixture
 def kit():
-    return tfbook.models.packed
+    return tfbook.blocks.packed
 
 
 def check(run):

@@ -11,8 +11,8 @@ from gguf.quants import dequantize
 from torch.nn import functional
 
 from tfbook import data, pretrained
+from tfbook.blocks import GroupedWeight, RowWeight
 from tfbook.generation import generate
-from tfbook.models import GroupedWeight, RowWeight
 from tfbook.pretrained import packing
 
 PPL = {"int4": 0.005, "int8": 0.015}  # that int8 rounds the file's numbers a second time costs more

@@ -14,7 +14,7 @@ import parallel_checks
 import pytest
 import torch
 
-from tfbook import models, parallel
+from tfbook import blocks, models, parallel
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="gloo is tested on POSIX")
 SECONDS = 100  # that a launch may take on a busy machine
@@ -214,7 +214,7 @@ def test_what_cannot_be_cut_is_refused():
         parallel.doubling_all_reduce(torch.ones(4), group)
     with pytest.raises(ValueError, match="pieces must be one for each of 3"):
         parallel.all_to_all([torch.ones(1)], group)
-    moe = models.MixtureOfExperts(8, 16, 3, 1, capacity_factor=1.0)
+    moe = blocks.MixtureOfExperts(8, 16, 3, 1, capacity_factor=1.0)
     with pytest.raises(ValueError, match="moe must have no capacity"):
         parallel.SplitExperts(moe, group)
     layer = models.Layer(models.Attention(2), models.FFN(16), dropout=0.1)

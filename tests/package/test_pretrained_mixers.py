@@ -18,12 +18,12 @@ from test_memory_accounts import kept
 from torch.utils.flop_counter import FlopCounterMode
 
 from tfbook import pretrained
+from tfbook.blocks import FeedForward
 from tfbook.generation import generate
 from tfbook.models import (
     FFN,
     Attention,
     Experts,
-    FeedForward,
     Layer,
     Mamba,
     NoFFN,

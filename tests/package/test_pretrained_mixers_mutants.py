@@ -110,7 +110,7 @@ MUTANTS = [
     ),
     Mutant(
         "the second factor of a gate without the 1",
-        "tfbook.models.feed_forward",
+        "tfbook.blocks.feed_forward",
         "torch.sigmoid(1.702 * gate) * (up + 1)",
         "torch.sigmoid(1.702 * gate) * up",
         PASS,

@@ -11,11 +11,11 @@ from torch import nn
 from torch.autograd.gradcheck import GradcheckError
 
 MODULES = [
-    "tfbook.attention.hashed",
-    "tfbook.attention.memory",
-    "tfbook.attention.selected",
+    "tfbook.efficient.hashed",
+    "tfbook.efficient.memory",
+    "tfbook.efficient.selected",
     "tfbook.attention.gated",
-    "tfbook.models.streams",
+    "tfbook.blocks.streams",
 ]
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from benchmarks.measure import peak_memory
 from tfbook.attention import MultiHeadAttention
-from tfbook.models import FeedForward, LayerNorm, ReversibleBlock, ReversibleStack
+from tfbook.blocks import FeedForward, LayerNorm, ReversibleBlock, ReversibleStack
 
 D = 6
 

@@ -11,7 +11,7 @@ from learning_properties import CHECKS, PARTS, Kit
 from torch import nn
 from torch.optim import lr_scheduler
 
-from tfbook.training import SCHEDULES, schedule, schedules
+from tfbook.optimization import SCHEDULES, schedule, schedules
 
 NAMES = [name for name, part in PARTS.items() if part == "schedules"]
 STEPS = 29

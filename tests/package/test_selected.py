@@ -4,13 +4,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tfbook.attention import (
+from tfbook.attention import MultiHeadAttention, causal_mask
+from tfbook.efficient import (
     IndexedAttention,
     LightningIndexer,
-    MultiHeadAttention,
     NativeSparseAttention,
     attend_chosen,
-    causal_mask,
     index_loss,
 )
 from tfbook.positions import ALiBi, RotaryPositions

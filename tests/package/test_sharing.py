@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tfbook.blocks import routing_losses
 from tfbook.models import (
     FFN,
     Attention,
@@ -23,7 +24,6 @@ from tfbook.models import (
     active_parameters,
     build,
     preset,
-    routing_losses,
     share,
     sharing_order,
 )

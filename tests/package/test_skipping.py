@@ -6,7 +6,8 @@ from model_properties import randomised, uniform
 from torch import nn
 
 from tfbook import models
-from tfbook.models import Residual, build
+from tfbook.blocks import Residual
+from tfbook.models import build
 from tfbook.training import keep_layers, layer_drop, stochastic_depth
 
 B, N, V, L = 3, 7, 11, 2

@@ -16,16 +16,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measure import peak_memory
-from tfbook.attention import (
-    VARIANTS,
-    MultiHeadAttention,
-    attend,
-    band_mask,
-    block_mask,
-    blocks,
-    patterns,
-    windows,
-)
+from tfbook.attention import VARIANTS, MultiHeadAttention, attend, band_mask, block_mask
+from tfbook.efficient import blocks, patterns, windows
 from tfbook.generation import generate
 from tfbook.models import FFN, Attention, Layer, Norm, Rotary, TransformerConfig, build
 

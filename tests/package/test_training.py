@@ -13,12 +13,11 @@ import torch
 from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
-from tfbook.models import FFN, Attention, Block, Layer, Rotary, TransformerConfig, build
+from tfbook.blocks import Block
+from tfbook.models import FFN, Attention, Layer, Rotary, TransformerConfig, build
+from tfbook.optimization import Adafactor, AdamW, Lion
 from tfbook.training import (
-    Adafactor,
-    AdamW,
     Best,
-    Lion,
     attention_entropy,
     files,
     fit,

@@ -8,7 +8,7 @@ from torch import nn
 
 from tfbook import data
 from tfbook.experiments import decay, descent, warmup
-from tfbook.training import schedule
+from tfbook.optimization import schedule
 
 
 class Fixed(nn.Module):

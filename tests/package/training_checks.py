@@ -9,17 +9,8 @@ import torch
 from torch.nn import functional
 
 from tests.package.node import library
-from tfbook.models import (
-    FFN,
-    Attention,
-    Layer,
-    Learned,
-    Norm,
-    Tokens,
-    TransformerConfig,
-    build,
-    rms_norm,
-)
+from tfbook.blocks import rms_norm
+from tfbook.models import FFN, Attention, Layer, Learned, Norm, Tokens, TransformerConfig, build
 from tfbook.teaching.explorables import _training
 
 LIBRARY = ("shared", "workers", "tensors", "language_model", "training_model")

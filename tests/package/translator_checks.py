@@ -10,9 +10,9 @@ import random
 import torch
 
 from tests.package.node import library
+from tfbook.blocks import layer_norm
 from tfbook.data import BOS, EOS
 from tfbook.generation import beam_search
-from tfbook.models import layer_norm
 from tfbook.pretrained import round_model
 from tfbook.teaching.explorables import _weights
 

@@ -24,18 +24,20 @@ ROOMS = {
     "costs": "caches heads latent machines networks power_laws budgets",
     "positions": "frequencies protocols rotary added relative grids",
     "attention": "masks scores tiled registry exact lookup taps explicit states caches heads "
-    "patterns windows blocks linear random_features low_rank hashed head_surgery together "
-    "multihead latent gated memory selected indexed differential",
+    "head_surgery multihead latent gated differential",
+    "efficient": "patterns windows blocks linear random_features low_rank hashed memory selected "
+    "indexed",
     "recurrent": "cells networks gradients seq2seq scan convolution state_space "
     "mamba retention rwkv delta_rule",
     "graphs": "adjacency attention positions structure messages",
-    "models": "norms packed residual feed_forward states blocks embeddings heads routing experts "
-    "streams depth initial account spec placements layers mixtures mixers attentions state_spaces "
-    "convolutions conv_attention graph_mixers graph_transformer sharing ends changes config "
-    "presets architectures",
-    "training": "schedules objectives denoising optimizers muon sophia skipping processes "
-    "files states history checkpoints resuming gradients monitoring loop choices "
-    "recipes run_folders",
+    "blocks": "norms packed residual feed_forward states blocks embeddings heads routing experts "
+    "streams depth initial",
+    "models": "spec placements layers mixtures mixers attentions state_spaces convolutions "
+    "conv_attention graph_mixers graph_transformer sharing ends changes config presets "
+    "architectures",
+    "optimization": "schedules optimizers muon sophia",
+    "training": "objectives denoising skipping processes files states history checkpoints resuming "
+    "gradients monitoring loop choices recipes run_folders",
     "pretrained": "files part_names decoders mixed families conversion rounding packing "
     "loading",
     "generation": "streaming prompts sampling decoding conversation tables scoring beam "
@@ -60,7 +62,7 @@ SCRIPTS = PACKAGE / "data" / "make"
 INNER = {"plotting", "explorables", "exercises"}
 DRAWING = {"matplotlib", "seaborn", "IPython", "anywidget", "ipywidgets"}
 MOST_LINES = 300
-FEWEST_MODULES = 3
+FEWEST_MODULES, MOST_MODULES = 3, 17
 
 
 @cache
@@ -154,6 +156,11 @@ def test_a_room_has_at_least_three_modules():
     assert small == []
 
 
+def test_a_room_is_seen_at_a_glance():
+    large = [room for room, modules in ROOMS.items() if len(modules.split()) > MOST_MODULES]
+    assert large == []
+
+
 def test_the_package_is_imported_in_order_and_through_doors():
     faults = []
     for path in sources():
@@ -181,10 +188,10 @@ def test_chapters_benchmarks_and_the_book_come_through_doors():
         ("attention", "scores", "from tfbook.models import Block", "stands above models"),
         ("attention", "masks", "from tfbook.attention.scores import restrict", "stands before"),
         ("attention", "scores", "from tfbook.attention import causal_mask", "by their module"),
-        ("models", "blocks", "from tfbook.attention.masks import causal_mask", "past its door"),
-        ("models", "blocks", "import tfbook.attention.masks", "past its door"),
-        ("models", "blocks", "from tfbook.attention import nothing", "does not name nothing"),
-        ("models", "blocks", "from tfbook import experiments", "may not import it"),
+        ("models", "layers", "from tfbook.attention.masks import causal_mask", "past its door"),
+        ("blocks", "blocks", "import tfbook.attention.masks", "past its door"),
+        ("blocks", "blocks", "from tfbook.attention import nothing", "does not name nothing"),
+        ("blocks", "blocks", "from tfbook import experiments", "may not import it"),
         ("teaching", "claims", "from tfbook.teaching.plotting._look import show", "stands before"),
         (None, None, "from tfbook.training.loop import fit", "past its door"),
         (None, None, "from tfbook import layers", "no room"),
@@ -198,8 +205,8 @@ def test_each_fault_is_seen(room, module, code, wanted):
 @pytest.mark.parametrize(
     ("room", "module", "code"),
     [
-        ("models", "blocks", "from tfbook.attention import Cache"),
-        ("models", "blocks", "from tfbook._checks import check_number"),
+        ("blocks", "blocks", "from tfbook.attention import Cache"),
+        ("blocks", "blocks", "from tfbook._checks import check_number"),
         ("attention", "scores", "from tfbook.attention.masks import causal_mask"),
         ("attention", "", "from tfbook.attention.multihead import MultiHeadAttention"),
         (None, None, "from tfbook.teaching.explorables import quiz\nfrom tfbook import models"),

@@ -20,7 +20,7 @@ import torch
 from visits import FOUND, MARK
 
 from book.tools.assets import wrap_modules
-from tfbook import attention, costs, experiments, generation, positions, training
+from tfbook import attention, costs, experiments, generation, optimization, positions
 from tfbook.data import BytePairs, tokenizers, word_vectors
 from tfbook.models import preset
 from tfbook.teaching import explorables
@@ -1688,11 +1688,11 @@ def package_path(kind, rate, now):
     common = {"lr": rate, "weight_decay": now["weight_decay"]}
     betas = {"betas": (now["momentum"], now["beta2"])}
     optimizer = {
-        "sgd": lambda: training.SGD([w], **common),
-        "momentum": lambda: training.SGD([w], momentum=now["momentum"], **common),
-        "adam": lambda: training.Adam([w], **common, **betas),
-        "adamw": lambda: training.AdamW([w], **common, **betas),
-        "lion": lambda: training.Lion([w], **common, **betas),
+        "sgd": lambda: optimization.SGD([w], **common),
+        "momentum": lambda: optimization.SGD([w], momentum=now["momentum"], **common),
+        "adam": lambda: optimization.Adam([w], **common, **betas),
+        "adamw": lambda: optimization.AdamW([w], **common, **betas),
+        "lion": lambda: optimization.Lion([w], **common, **betas),
     }[kind]()
     chance = (2 * double(_sampling.uniforms(now["seed"], 400)) - 1).reshape(200, 2)
     path = [w.tolist()]

@@ -27,7 +27,7 @@ from tests.site.live_pages import (
     unseen_bugs,
 )
 from tests.site.test_explorables import axe_faults, check_widths, control, lay_out, tap_slider
-from tfbook import attention, generation, models, positions, pretrained
+from tfbook import attention, blocks, generation, positions, pretrained
 from tfbook.pretrained import round_model, round_rows
 from tfbook.teaching import explorables
 from tfbook.teaching.explorables import _chance, _live, _weights
@@ -180,7 +180,7 @@ def check_norms(page):
     small = 1e-3 * x
     rows, little = x.view(3, 8), small.view(3, 8)
     return (
-        same(call(page, "rmsNorm", x, gain, 1e-5), models.rms_norm(rows, gain, eps=1e-5))
+        same(call(page, "rmsNorm", x, gain, 1e-5), blocks.rms_norm(rows, gain, eps=1e-5))
         and same(call(page, "rmsNorm", small, gain, 1e-5),
                  functional.rms_norm(little, (8,), gain, 1e-5))
         and same(call(page, "layerNorm", small, gain, bias, 1e-5),

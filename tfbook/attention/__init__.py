@@ -9,7 +9,6 @@ key gets zeros (and gives zero gradient). Float16 and bfloat16 inputs are comput
 Explained in: chapters/02_attention and chapters/03_multi_head.
 """
 
-from tfbook.attention.blocks import attend_bigbird, attend_blocks, attend_strided
 from tfbook.attention.caches import (
     Cache,
     DynamicCache,
@@ -23,13 +22,6 @@ from tfbook.attention.differential import DifferentialAttention, first_lambda
 from tfbook.attention.exact import attend, attend_sdpa, attend_topk, attention_with, merge_partials
 from tfbook.attention.explicit import attend_explicit, scores_of
 from tfbook.attention.gated import GatedAttention, SinkAttention, attend_plus_one, attend_sink
-from tfbook.attention.hashed import (
-    attend_hashed,
-    collision_probability,
-    hash_recall,
-    hashed_mask,
-    lsh_buckets,
-)
 from tfbook.attention.head_surgery import (
     SomeHeads,
     Weights,
@@ -40,31 +32,9 @@ from tfbook.attention.head_surgery import (
     pick_rows,
     unpack_torch,
 )
-from tfbook.attention.heads import group_heads, merge_heads, split_heads
-from tfbook.attention.indexed import (
-    IndexedAttention,
-    IndexedState,
-    LightningIndexer,
-    index_loss,
-)
+from tfbook.attention.heads import HeadsTogether, group_heads, merge_heads, split_heads
 from tfbook.attention.latent import LatentAttention, LatentState
-from tfbook.attention.linear import (
-    FEATURES,
-    attend_linear,
-    elu_features,
-    relu_features,
-    squared_relu_features,
-    state_chunked,
-    state_parallel,
-    state_recurrent,
-)
 from tfbook.attention.lookup import hard_lookup, soft_lookup
-from tfbook.attention.low_rank import (
-    LinformerAttention,
-    attend_nystrom,
-    newton_inverse,
-    segment_means,
-)
 from tfbook.attention.masks import (
     band_mask,
     block_mask,
@@ -75,25 +45,7 @@ from tfbook.attention.masks import (
     to_additive,
     to_boolean,
 )
-from tfbook.attention.memory import SegmentAttention, SegmentState, SinkCache, SinkKVState
 from tfbook.attention.multihead import MultiHeadAttention
-from tfbook.attention.patterns import (
-    bigbird_layout,
-    expand_layout,
-    fixed_mask,
-    hops_needed,
-    pairs,
-    reach,
-    strided_mask,
-    window_mask,
-)
-from tfbook.attention.random_features import (
-    attend_features,
-    draw_projection,
-    fourier_features,
-    kernel_variance,
-    positive_features,
-)
 from tfbook.attention.registry import PROPERTIES, VARIANTS, Variant, register
 from tfbook.attention.scores import (
     additive_scores,
@@ -109,12 +61,9 @@ from tfbook.attention.scores import (
     scaled_dot_scores,
     softmax_jacobian,
 )
-from tfbook.attention.selected import NativeSparseAttention, NativeSparseState, attend_chosen
 from tfbook.attention.states import KVState, join_key_masks, read_mask, with_head_axis
 from tfbook.attention.taps import Tap
 from tfbook.attention.tiled import attend_online, attend_rows
-from tfbook.attention.together import HeadsTogether
-from tfbook.attention.windows import attend_dilated, attend_window, window_pairs
 
 __all__ = [
     "causal_mask",
@@ -179,55 +128,8 @@ __all__ = [
     "MultiHeadAttention",
     "LatentAttention",
     "LatentState",
-    "bigbird_layout",
-    "expand_layout",
-    "fixed_mask",
-    "hops_needed",
-    "pairs",
-    "reach",
-    "strided_mask",
-    "window_mask",
-    "attend_dilated",
-    "attend_window",
-    "window_pairs",
-    "attend_bigbird",
-    "attend_blocks",
-    "attend_strided",
     "DifferentialAttention",
     "first_lambda",
-    "FEATURES",
-    "attend_linear",
-    "elu_features",
-    "relu_features",
-    "squared_relu_features",
-    "state_chunked",
-    "state_parallel",
-    "state_recurrent",
-    "attend_features",
-    "draw_projection",
-    "fourier_features",
-    "kernel_variance",
-    "positive_features",
-    "LinformerAttention",
-    "attend_nystrom",
-    "newton_inverse",
-    "segment_means",
-    "attend_hashed",
-    "collision_probability",
-    "hash_recall",
-    "hashed_mask",
-    "lsh_buckets",
-    "SegmentAttention",
-    "SegmentState",
-    "SinkCache",
-    "SinkKVState",
-    "IndexedAttention",
-    "IndexedState",
-    "LightningIndexer",
-    "NativeSparseAttention",
-    "NativeSparseState",
-    "attend_chosen",
-    "index_loss",
     "GatedAttention",
     "SinkAttention",
     "attend_plus_one",

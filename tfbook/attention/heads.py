@@ -7,12 +7,14 @@ keys and values, they stand in groups, (B, n_kv_heads, G, N, d_head), and the ke
 Explained in: chapters/03_multi_head, section "Split, attend, concatenate, project".
 """
 
+from collections.abc import Callable
+
 from jaxtyping import Float, Shaped
-from torch import Tensor
+from torch import Tensor, nn
 
 from tfbook._checks import check_float, check_number, check_tensor
 
-__all__ = ["group_heads", "merge_heads", "split_heads"]
+__all__ = ["HeadsTogether", "group_heads", "merge_heads", "split_heads"]
 
 
 def split_heads(x: Float[Tensor, "*B N HD"], n_heads: int) -> Float[Tensor, "*B H N D"]:
@@ -103,3 +105,28 @@ def group_heads(x: Shaped[Tensor, "..."] | None, n_groups: int) -> Shaped[Tensor
     if n_heads % n_groups:
         raise ValueError(f"n_groups must divide the heads, got {n_groups} and x {tuple(x.shape)}")
     return x.view(*lead, n_groups, n_heads // n_groups, n, d)
+
+
+class HeadsTogether(nn.Module):
+    """Apply a norm to the numbers of all heads of a row as if the row had not been split.
+
+    Args:
+        norm: of n_heads · d_head numbers.
+
+    Explained in: chapters/03_multi_head, section "Split, attend, concatenate, project".
+    """
+
+    def __init__(self, norm: nn.Module) -> None:
+        """Keep the norm."""
+        super().__init__()
+        self.norm = norm
+
+    @classmethod
+    def making(cls, make: Callable[[int], nn.Module] | None) -> Callable[[int], "HeadsTogether"]:
+        """Return what makes such a norm of a size."""
+        return lambda size: cls(make(size))
+
+    def forward(self, x: Float[Tensor, "*B H N D"]) -> Float[Tensor, "*B H N D"]:
+        """Return x (..., H, N, d_head), each row normalised over H · d_head numbers."""
+        rows = x.transpose(-2, -3)  # (..., N, H, d_head)
+        return self.norm(rows.flatten(-2)).view(rows.shape).transpose(-2, -3)

@@ -43,12 +43,11 @@ from tfbook.attention.head_surgery import (
     pack_torch,
     unpack_torch,
 )
-from tfbook.attention.heads import group_heads, merge_heads, split_heads
+from tfbook.attention.heads import HeadsTogether, group_heads, merge_heads, split_heads
 from tfbook.attention.masks import band_mask, combine_masks
 from tfbook.attention.registry import VARIANTS
 from tfbook.attention.states import KVState, read_mask, with_head_axis
 from tfbook.attention.taps import Tap
-from tfbook.attention.together import HeadsTogether
 from tfbook.positions import AddedPosition, BiasPosition, RotaryPosition, places_for
 
 __all__ = ["MultiHeadAttention"]
@@ -85,7 +84,7 @@ class MultiHeadAttention(nn.Module):
             The attention function must be able to form its weights.
         window: how many keys a query sees, itself and those just before it; all when omitted.
             It needs ``causal``.
-        qk_norm: makes a norm of a given size, such as :class:`tfbook.models.RMSNorm`, for the
+        qk_norm: makes a norm of a given size, such as :class:`tfbook.blocks.RMSNorm`, for the
             queries and the keys of each head, before they are rotated. Their lengths, and with
             them the scores, then cannot grow without bound in training.
         qk_norm_whole: whether these norms are over all heads together, as in OLMo 2.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from tqdm import tqdm
 
+from tfbook.optimization import schedule
 from tfbook.training import (
     DEFAULTS,
     MEANINGS,
@@ -27,7 +28,6 @@ from tfbook.training import (
     make_optimizer,
     make_task,
     read_choices,
-    schedule,
     steps_in,
     write_choices,
 )

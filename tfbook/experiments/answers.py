@@ -26,7 +26,8 @@ from torch import Tensor, nn
 
 from tfbook import generation, pretrained
 from tfbook.data import pad_batch
-from tfbook.training import decay_groups, fit, schedule
+from tfbook.optimization import decay_groups, schedule
+from tfbook.training import fit
 
 __all__ = ["SMOKE", "Example", "Reader", "Span", "best_span", "examples", "run", "same", "show"]
 

@@ -42,7 +42,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfbook.attention import merge_heads, split_heads, state_chunked
+from tfbook.attention import merge_heads, split_heads
+from tfbook.efficient import state_chunked
 from tfbook.models import (
     FFN,
     RWKV,

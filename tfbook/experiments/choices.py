@@ -31,6 +31,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tfbook.attention import GatedAttention, SinkAttention
+from tfbook.blocks import (
+    MixtureOfExperts,
+    deep_norm,
+    draw_deep_norm,
+    routing_losses,
+    update_biases,
+    with_deep_norm,
+)
 from tfbook.data import rows
 from tfbook.experiments.warmup import letters
 from tfbook.models import (
@@ -38,21 +46,15 @@ from tfbook.models import (
     Attention,
     Experts,
     Layer,
-    MixtureOfExperts,
     NextToken,
     Norm,
     Rotary,
     TransformerConfig,
     active_parameters,
     build,
-    deep_norm,
-    draw_deep_norm,
-    routing_losses,
     share,
-    update_biases,
-    with_deep_norm,
 )
-from tfbook.training import schedule
+from tfbook.optimization import schedule
 
 __all__ = ["CHANGES", "SMOKE", "config_of", "model_of", "run", "train"]
 

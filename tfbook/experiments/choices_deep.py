@@ -19,17 +19,9 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from tfbook.blocks import deep_norm, draw_deep_norm, with_deep_norm
 from tfbook.experiments import choices, choices_again
-from tfbook.models import (
-    Attention,
-    NextToken,
-    Rotary,
-    TransformerConfig,
-    build,
-    deep_norm,
-    draw_deep_norm,
-    with_deep_norm,
-)
+from tfbook.models import Attention, NextToken, Rotary, TransformerConfig, build
 
 __all__ = ["DEEP", "NAMES", "SMOKE", "deep_loss", "model_of", "run"]
 

@@ -28,10 +28,11 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from tfbook.blocks import MixtureOfExperts, deep_norm, draw_deep_norm
 from tfbook.data import rows
 from tfbook.experiments import choices, choices_again, choices_deep
 from tfbook.experiments.warmup import letters
-from tfbook.models import MixtureOfExperts, Norm, build, deep_norm, draw_deep_norm
+from tfbook.models import Norm, build
 
 __all__ = ["ONLY_LAST", "SMOKE", "inside", "model_of", "room_of", "run"]
 

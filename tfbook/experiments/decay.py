@@ -16,7 +16,8 @@ from torch import nn
 
 from tfbook.data import rows
 from tfbook.experiments.warmup import BATCH, BETAS, LENGTH, batches, begin, letters
-from tfbook.training import causal_loss, schedule
+from tfbook.optimization import schedule
+from tfbook.training import causal_loss
 
 __all__ = ["CURVES", "SMOKE", "run", "train"]
 

@@ -24,7 +24,7 @@ from torch import nn
 
 from tfbook.data import rows
 from tfbook.experiments.warmup import BATCH, LENGTH, batches, begin, letters
-from tfbook.training import (
+from tfbook.optimization import (
     SGD,
     Adafactor,
     Adam,
@@ -33,13 +33,11 @@ from tfbook.training import (
     RAdam,
     Sophia,
     Written,
-    causal_loss,
-    cross_entropy,
     gauss_newton_bartlett,
     muon_groups,
-    next_tokens,
     schedule,
 )
+from tfbook.training import causal_loss, cross_entropy, next_tokens
 
 __all__ = ["OPTIMIZERS", "SMOKE", "run", "train"]
 

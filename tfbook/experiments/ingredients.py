@@ -33,7 +33,8 @@ from tfbook import data
 from tfbook.data import Windows, rows
 from tfbook.experiments.warmup import letters
 from tfbook.models import FFN, Attention, Layer, Norm, Rotary, TransformerConfig, build
-from tfbook.training import causal_loss, schedule
+from tfbook.optimization import schedule
+from tfbook.training import causal_loss
 
 __all__ = ["INGREDIENTS", "PROBES", "SMOKE", "begin", "known_words", "run", "train", "write"]
 

@@ -28,8 +28,8 @@ from torch import nn
 
 from tfbook import pretrained
 from tfbook.attention import StaticCache
+from tfbook.blocks import BlockState, ModelState
 from tfbook.experiments.one_pass import SEEN, timed
-from tfbook.models import BlockState, ModelState
 
 __all__ = ["SMOKE", "run"]
 

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfbook.attention import LinformerAttention, attend_features, attend_linear, attend_sdpa
+from tfbook.attention import attend_sdpa
+from tfbook.efficient import LinformerAttention, attend_features, attend_linear
 
 __all__ = ["SMOKE", "WAYS", "Recaller", "lists", "run"]
 

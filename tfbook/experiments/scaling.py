@@ -40,7 +40,7 @@ from tfbook.data import rows
 from tfbook.experiments.shakespeare import CharacterLSTM
 from tfbook.experiments.warmup import letters
 from tfbook.models import FFN, Attention, Layer, NextToken, Norm, Rotary, TransformerConfig, build
-from tfbook.training import schedule
+from tfbook.optimization import schedule
 
 __all__ = [
     "LAYERS",

@@ -32,7 +32,8 @@ from torch import Tensor, nn
 
 from tfbook import experiments, pretrained
 from tfbook.data import bucketed, movie_sentiment, pad_batch
-from tfbook.training import decay_groups, fit, schedule
+from tfbook.optimization import decay_groups, schedule
+from tfbook.training import fit
 
 __all__ = ["SMOKE", "SURE", "Classifier", "masked_mean", "run", "sentences", "trained"]
 

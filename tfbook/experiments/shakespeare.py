@@ -40,17 +40,9 @@ from tfbook import data, models
 from tfbook.data import Windows, char_tokenizer, rows
 from tfbook.generation import Sampling, generate
 from tfbook.models import FFN, Attention, Layer, Learned, Norm, Rotary, Tokens, TransformerConfig
+from tfbook.optimization import Muon, decay_groups, muon_groups, schedule
 from tfbook.pretrained import cache_folder
-from tfbook.training import (
-    Checkpointing,
-    Muon,
-    causal_loss,
-    decay_groups,
-    fit,
-    muon_groups,
-    schedule,
-    steps_in,
-)
+from tfbook.training import Checkpointing, causal_loss, fit, steps_in
 
 __all__ = ["RECIPES", "SMOKE", "CharacterLSTM", "Recipe", "kneser_ney", "make_model", "run"]
 

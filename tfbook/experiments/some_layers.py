@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tfbook import pretrained
-from tfbook.attention import attend_sdpa, causal_mask, strided_mask, window_mask
+from tfbook.attention import attend_sdpa, causal_mask
+from tfbook.efficient import strided_mask, window_mask
 from tfbook.experiments.associative_recall import MIXERS, ROWS, Recaller, fit, pairs_of
 from tfbook.experiments.told_earlier import COLOURS, blocks_read, by_mean, text
 

@@ -23,9 +23,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from tfbook.blocks import ModelState
 from tfbook.data import BOS, EOS, PAD, SPECIALS, pad_batch
-from tfbook.models import FFN, Attention, Layer, ModelState, Rotary, TransformerConfig, build
-from tfbook.training import fit, schedule
+from tfbook.models import FFN, Attention, Layer, Rotary, TransformerConfig, build
+from tfbook.optimization import schedule
+from tfbook.training import fit
 
 __all__ = ["SMOKE", "Summariser", "overlap", "report", "run"]
 

@@ -19,14 +19,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from tfbook import data, pretrained
-from tfbook.attention import (
+from tfbook.attention import attend_sdpa, attend_topk, causal_mask
+from tfbook.efficient import (
     attend_features,
     attend_hashed,
     attend_linear,
-    attend_sdpa,
-    attend_topk,
     bigbird_layout,
-    causal_mask,
     expand_layout,
     fixed_mask,
     lsh_buckets,

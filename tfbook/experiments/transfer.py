@@ -25,7 +25,8 @@ from torch import nn
 from tfbook.data import rows
 from tfbook.experiments.warmup import LENGTH, batches, letters
 from tfbook.models import FFN, Attention, Layer, NextToken, Norm, Rotary, TransformerConfig, build
-from tfbook.training import causal_loss, schedule
+from tfbook.optimization import schedule
+from tfbook.training import causal_loss
 
 __all__ = ["BASE", "SMOKE", "WAYS", "groups", "model", "run", "train"]
 

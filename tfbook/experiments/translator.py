@@ -51,8 +51,9 @@ from tfbook.models import (
     TransformerConfig,
     build,
 )
+from tfbook.optimization import schedule
 from tfbook.recurrent import Seq2Seq
-from tfbook.training import Monitoring, fit, schedule, translation_loss
+from tfbook.training import Monitoring, fit, translation_loss
 
 __all__ = ["SMOKE", "alignment", "make_tokenizer", "run", "trained", "translate", "words"]
 

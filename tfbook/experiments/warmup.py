@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from tfbook import data
 from tfbook.data import Windows, rows
 from tfbook.models import FFN, Attention, Layer, Sinusoidal, Tokens, TransformerConfig, build
-from tfbook.training import attention_entropy, causal_loss, schedule
+from tfbook.optimization import schedule
+from tfbook.training import attention_entropy, causal_loss
 
 __all__ = ["SMOKE", "WAYS", "batches", "begin", "letters", "run", "train"]
 

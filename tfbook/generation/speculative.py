@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tfbook._checks import check_callable, check_float, check_number
 from tfbook.attention import Cache, DynamicCache
+from tfbook.blocks import Stack
 from tfbook.generation.prompts import (
     LanguageModel,
     Prompt,
@@ -31,7 +32,7 @@ from tfbook.generation.prompts import (
     start_state,
 )
 from tfbook.generation.sampling import GREEDY, Sampling, check_sampling, draw
-from tfbook.models import DecoderOnly, Stack
+from tfbook.models import DecoderOnly
 
 __all__ = [
     "FirstLayers",

@@ -2,7 +2,7 @@
 
 A number w becomes a whole number c with w ≈ s (c − z). How many numbers share a scale s, and
 whether the zero point z is 0, is the whole difference between the schemes. The readable layers here
-decode and multiply; what runs fast is a packed weight (:class:`tfbook.models.PackedWeight`), which
+decode and multiply; what runs fast is a packed weight (:class:`tfbook.blocks.PackedWeight`), which
 holds the same numbers for a kernel.
 
 Explained in: chapter 17_hardware, section "Weights in few bits".
@@ -27,7 +27,7 @@ from tfbook._checks import (
     check_same,
     check_scale,
 )
-from tfbook.models import GROUPS, GroupedWeight, PackedWeight, RowWeight, set_weight
+from tfbook.blocks import GROUPS, GroupedWeight, PackedWeight, RowWeight, set_weight
 
 __all__ = [
     "Quantised",

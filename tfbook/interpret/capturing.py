@@ -255,7 +255,7 @@ def streams(
     A norm behind the last layer is not in it.
 
     Args:
-        model: a model of :class:`tfbook.models.Block`. Its mode stays, so dropout needs
+        model: a model of :class:`tfbook.blocks.Block`. Its mode stays, so dropout needs
             ``model.eval()``.
         inputs: what the model is called with.
         where: names of the taps, as for :func:`taps`; a model with an encoder and a decoder needs

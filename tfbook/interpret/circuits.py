@@ -23,6 +23,7 @@ from tfbook._checks import (
     check_tensor,
 )
 from tfbook.attention import MultiHeadAttention
+from tfbook.blocks import LayerNorm, RMSNorm
 from tfbook.interpret.ablation import check_heads, head_table
 from tfbook.interpret.capturing import patterns
 from tfbook.interpret.lens import attentions, check_decoder
@@ -30,11 +31,9 @@ from tfbook.models import (
     Attention,
     DecoderOnly,
     Layer,
-    LayerNorm,
     Learned,
     NextToken,
     NoFFN,
-    RMSNorm,
     Tokens,
     TransformerConfig,
     build,

@@ -24,8 +24,9 @@ from tfbook._checks import (
     check_token_mask,
 )
 from tfbook.attention import MultiHeadAttention, split_heads
+from tfbook.blocks import Block, LayerNorm, RMSNorm, Stack
 from tfbook.interpret.capturing import capture
-from tfbook.models import Block, DecoderOnly, LayerNorm, RMSNorm, Stack
+from tfbook.models import DecoderOnly
 from tfbook.training import evaluating
 
 __all__ = [

@@ -6,7 +6,6 @@ A model is a list of layers: descriptions (``Attention``, ``FFN``, ``Layer``, ..
 Explained in: chapters/05_architecture.
 """
 
-from tfbook.models.account import Part, fold, table
 from tfbook.models.architectures import (
     DecoderOnly,
     EncoderDecoder,
@@ -17,7 +16,6 @@ from tfbook.models.architectures import (
     shift_right,
 )
 from tfbook.models.attentions import Differential, Gated, Indexed, NativeSparse, Segments
-from tfbook.models.blocks import Block, SharedBias, Stack
 from tfbook.models.config import TransformerConfig
 from tfbook.models.conv_attention import ConvAttention, ConvProjection
 from tfbook.models.convolutions import (
@@ -27,41 +25,9 @@ from tfbook.models.convolutions import (
     Convolution,
     ConvolutionModule,
 )
-from tfbook.models.depth import (
-    AttentionStack,
-    DeepNorm,
-    HyperConnection,
-    HyperStack,
-    ScaledResidual,
-    deep_norm,
-    draw_deep_norm,
-    sinkhorn,
-    with_deep_norm,
-    with_layer_scale,
-)
-from tfbook.models.embeddings import Entered, PatchEmbedding, TokenEmbedding
 from tfbook.models.ends import Classes, MaskedToken, NextToken, Patches, Tokens
-from tfbook.models.experts import (
-    MixtureOfExperts,
-    RoutingLosses,
-    mix_experts,
-    mix_experts_dense,
-    routing_losses,
-    update_biases,
-)
-from tfbook.models.feed_forward import (
-    ACTIVATIONS,
-    FEED_FORWARDS,
-    GATES,
-    FeedForward,
-    feed_forward_parameters,
-    from_conv1d,
-    to_conv1d,
-)
 from tfbook.models.graph_mixers import Messages, Neighbours
 from tfbook.models.graph_transformer import Given, GraphTransformer
-from tfbook.models.heads import LanguageHead, MaskedHead
-from tfbook.models.initial import SCHEMES, initialise
 from tfbook.models.layers import FFN, Attention, Layer, Norm
 from tfbook.models.mixers import (
     RWKV,
@@ -73,8 +39,6 @@ from tfbook.models.mixers import (
     RWKVChannels,
 )
 from tfbook.models.mixtures import Experts, active_parameters
-from tfbook.models.norms import NORMS, LayerNorm, RMSNorm, layer_norm, make_norm, rms_norm
-from tfbook.models.packed import GROUPS, GroupedWeight, PackedWeight, RowWeight, set_weight
 from tfbook.models.placements import (
     Learned,
     LinearBias,
@@ -85,54 +49,11 @@ from tfbook.models.placements import (
     TransformerXL,
 )
 from tfbook.models.presets import PRESETS, PUBLISHED, Published, preset
-from tfbook.models.residual import Residual
-from tfbook.models.routing import (
-    ROUTERS,
-    Router,
-    Routing,
-    load_balancing_loss,
-    route,
-    router_z_loss,
-)
 from tfbook.models.sharing import Shared, SharedLayer, share, sharing_order
-from tfbook.models.spec import Run, Site, Spec
+from tfbook.models.spec import Part, Run, Site, Spec, fold, table
 from tfbook.models.state_spaces import S4D, Mamba, Mamba2
-from tfbook.models.states import BlockState, ModelState, Trace
-from tfbook.models.streams import ReversibleBlock, ReversibleStack
 
 __all__ = [
-    "NORMS",
-    "LayerNorm",
-    "RMSNorm",
-    "layer_norm",
-    "make_norm",
-    "rms_norm",
-    "GROUPS",
-    "GroupedWeight",
-    "PackedWeight",
-    "RowWeight",
-    "set_weight",
-    "Residual",
-    "ACTIVATIONS",
-    "FEED_FORWARDS",
-    "GATES",
-    "FeedForward",
-    "feed_forward_parameters",
-    "from_conv1d",
-    "to_conv1d",
-    "BlockState",
-    "ModelState",
-    "Trace",
-    "Block",
-    "SharedBias",
-    "Stack",
-    "Entered",
-    "PatchEmbedding",
-    "TokenEmbedding",
-    "LanguageHead",
-    "MaskedHead",
-    "SCHEMES",
-    "initialise",
     "Part",
     "fold",
     "table",
@@ -167,34 +88,12 @@ __all__ = [
     "build",
     "make_stack",
     "shift_right",
-    "ROUTERS",
-    "Router",
-    "Routing",
-    "load_balancing_loss",
-    "route",
-    "router_z_loss",
-    "MixtureOfExperts",
-    "RoutingLosses",
-    "mix_experts",
-    "mix_experts_dense",
-    "routing_losses",
-    "update_biases",
     "Experts",
     "active_parameters",
     "Shared",
     "SharedLayer",
     "share",
     "sharing_order",
-    "AttentionStack",
-    "DeepNorm",
-    "HyperConnection",
-    "HyperStack",
-    "ScaledResidual",
-    "deep_norm",
-    "draw_deep_norm",
-    "sinkhorn",
-    "with_deep_norm",
-    "with_layer_scale",
     "RWKV",
     "DeltaNet",
     "GatedDeltaNet",
@@ -221,6 +120,4 @@ __all__ = [
     "S4D",
     "Mamba",
     "Mamba2",
-    "ReversibleBlock",
-    "ReversibleStack",
 ]

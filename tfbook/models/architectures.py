@@ -22,13 +22,10 @@ from torch import Tensor, nn
 
 from tfbook._checks import check_bool, check_ids, check_number
 from tfbook.attention import Cache
-from tfbook.models.blocks import SharedBias, Stack
+from tfbook.blocks import ModelState, SharedBias, Stack, TokenEmbedding, initialise
 from tfbook.models.config import TransformerConfig
-from tfbook.models.embeddings import TokenEmbedding
 from tfbook.models.ends import Classes
-from tfbook.models.initial import initialise
 from tfbook.models.layers import Layer
-from tfbook.models.states import ModelState
 
 __all__ = [
     "DecoderOnly",

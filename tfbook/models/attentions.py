@@ -12,19 +12,12 @@ from dataclasses import KW_ONLY, dataclass, replace
 from torch import nn
 
 from tfbook._checks import check_bool, check_choice, check_number, chosen_names, head_sizes
-from tfbook.attention import (
-    VARIANTS,
-    DifferentialAttention,
-    GatedAttention,
-    IndexedAttention,
-    NativeSparseAttention,
-    SegmentAttention,
-)
-from tfbook.models.account import Part
+from tfbook.attention import VARIANTS, DifferentialAttention, GatedAttention
+from tfbook.efficient import IndexedAttention, NativeSparseAttention, SegmentAttention
 from tfbook.models.layers import Attention, check_spec, read_options
 from tfbook.models.mixers import check_causal, refuse_cross
 from tfbook.models.placements import Heads, InAttention, Rotary
-from tfbook.models.spec import Run, Site, Spec
+from tfbook.models.spec import Part, Run, Site, Spec
 
 __all__ = ["Differential", "Gated", "Indexed", "NativeSparse", "Segments"]
 
@@ -111,7 +104,7 @@ class Gated(_Around, Spec):
 
 @dataclass(frozen=True)
 class Segments(_Around, Spec):
-    """An attention that remembers rows of earlier calls, see `tfbook.attention.SegmentAttention`.
+    """An attention that remembers rows of earlier calls, see `tfbook.efficient.SegmentAttention`.
 
     What one call reads is a segment: its rows see all rows of it that came before, and the last
     ``length`` rows of earlier calls. So it matters where a sequence is cut, unless ``length`` is as
@@ -203,9 +196,9 @@ class Segments(_Around, Spec):
 
 @dataclass(frozen=True)
 class Indexed(_Around, Spec):
-    """An attention to chosen keys only, see :class:`tfbook.attention.IndexedAttention`.
+    """An attention to chosen keys only, see :class:`tfbook.efficient.IndexedAttention`.
 
-    Only :func:`tfbook.attention.index_loss` trains the indexer: the choice of keys gives it no
+    Only :func:`tfbook.efficient.index_loss` trains the indexer: the choice of keys gives it no
     gradient.
 
     Args:
@@ -280,7 +273,7 @@ class Indexed(_Around, Spec):
 
 @dataclass(frozen=True)
 class NativeSparse(Spec):
-    """Pooled blocks, chosen blocks and the last keys: `tfbook.attention.NativeSparseAttention`.
+    """Pooled blocks, chosen blocks and the last keys: `tfbook.efficient.NativeSparseAttention`.
 
     Args:
         n_heads: H.

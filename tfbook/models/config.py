@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from tfbook._checks import check_bool, check_choice, check_number
-from tfbook.models.account import Part, table
+from tfbook.blocks import SCHEMES
 from tfbook.models.changes import change, choice
 from tfbook.models.ends import Classes, MaskedToken, NextToken, Patches, Tokens
-from tfbook.models.initial import SCHEMES
 from tfbook.models.layers import Layer, Norm
 from tfbook.models.placements import InAttention, T5Buckets
-from tfbook.models.spec import Run, Site, plain, unplain
+from tfbook.models.spec import Part, Run, Site, plain, table, unplain
 
 __all__ = ["TransformerConfig"]
 

@@ -14,10 +14,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tfbook._checks import check_module, check_number, check_rows
-from tfbook.models.account import Part
 from tfbook.models.convolutions import check_width
 from tfbook.models.layers import Attention, check_spec
-from tfbook.models.spec import Run, Site, Spec
+from tfbook.models.spec import Part, Run, Site, Spec
 
 __all__ = ["ConvAttention", "ConvProjection"]
 

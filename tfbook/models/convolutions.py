@@ -24,13 +24,9 @@ from tfbook._checks import (
     check_rows,
 )
 from tfbook.attention import Cache, KVState
-from tfbook.models.account import Part
-from tfbook.models.blocks import Block
+from tfbook.blocks import Block, BlockState, LayerNorm, Residual
 from tfbook.models.layers import Layer, Norm, check_spec
-from tfbook.models.norms import LayerNorm
-from tfbook.models.residual import Residual
-from tfbook.models.spec import Run, Site, Spec
-from tfbook.models.states import BlockState
+from tfbook.models.spec import Part, Run, Site, Spec
 from tfbook.recurrent import CausalConv, ConvState, read_tokens
 
 __all__ = [
@@ -270,7 +266,7 @@ class ConformerBlock(Block):
     Example:
         >>> import torch
         >>> from tfbook.attention import MultiHeadAttention
-        >>> from tfbook.models.feed_forward import FeedForward
+        >>> from tfbook.blocks.feed_forward import FeedForward
         >>> half = lambda: FeedForward(8, 32, kind="silu")
         >>> parts = MultiHeadAttention(8, n_heads=2), half(), half(), ConvolutionModule(8, 5)
         >>> ConformerBlock(*parts)(torch.randn(1, 9, 8))[0].shape

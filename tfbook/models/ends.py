@@ -10,13 +10,17 @@ from dataclasses import KW_ONLY, dataclass, replace
 from torch import nn
 
 from tfbook._checks import check_bool, check_choice, check_number
-from tfbook.models.account import Part
-from tfbook.models.embeddings import PatchEmbedding, TokenEmbedding
-from tfbook.models.feed_forward import FEED_FORWARDS, GATES
-from tfbook.models.heads import LanguageHead, MaskedHead
+from tfbook.blocks import (
+    FEED_FORWARDS,
+    GATES,
+    LanguageHead,
+    MaskedHead,
+    PatchEmbedding,
+    TokenEmbedding,
+)
 from tfbook.models.layers import KEEP_INPUT, Norm, check_spec
 from tfbook.models.placements import InEmbedding
-from tfbook.models.spec import Run, Site, Spec
+from tfbook.models.spec import Part, Run, Site, Spec
 
 __all__ = ["Classes", "MaskedToken", "NextToken", "Patches", "Tokens"]
 
@@ -25,7 +29,7 @@ ROOT = "sqrt(d_model)"
 
 @dataclass(frozen=True)
 class Tokens(Spec):
-    """The embedding of tokens, see :class:`tfbook.models.TokenEmbedding`.
+    """The embedding of tokens, see :class:`tfbook.blocks.TokenEmbedding`.
 
     Args:
         position: Sinusoidal or Learned, which are added here; None for none.
@@ -183,7 +187,7 @@ def _price_rest(spec: Tokens | Patches, name: str, run: Run, max_len: int | None
 
 @dataclass(frozen=True)
 class NextToken(Spec):
-    """Score every token as the next one, see :class:`tfbook.models.LanguageHead`.
+    """Score every token as the next one, see :class:`tfbook.blocks.LanguageHead`.
 
     Args:
         tie_embeddings: whether the scores use the embedding's table.
@@ -221,7 +225,7 @@ class NextToken(Spec):
 
 @dataclass(frozen=True)
 class MaskedToken(Spec):
-    """Score every token for a hidden place, see :class:`tfbook.models.MaskedHead`.
+    """Score every token for a hidden place, see :class:`tfbook.blocks.MaskedHead`.
 
     Args:
         activation: a kind of feed-forward network, whose activation is used.

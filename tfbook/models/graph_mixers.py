@@ -14,9 +14,8 @@ from torch import nn
 
 from tfbook._checks import check_bool, check_choice, check_number, head_sizes
 from tfbook.graphs import AGGREGATIONS, GraphAttention, MessagePassing
-from tfbook.models.account import Part
 from tfbook.models.mixers import refuse_cross
-from tfbook.models.spec import Run, Site, Spec
+from tfbook.models.spec import Part, Run, Site, Spec
 
 __all__ = ["Messages", "Neighbours"]
 

@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from tfbook._checks import check_float, check_list, check_number, check_rows, check_shape
+from tfbook.blocks import Stack
 from tfbook.graphs import CentralityEmbedding, EdgeBias, GivenBias, SpatialBias, shortest_paths
-from tfbook.models.blocks import Stack
 from tfbook.models.layers import Layer, Norm, check_spec
 from tfbook.models.placements import Heads, InAttention
 from tfbook.models.spec import Site

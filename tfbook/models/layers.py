@@ -15,14 +15,19 @@ from torch import nn
 
 from tfbook._checks import check_bool, check_choice, check_number, chosen_names, head_sizes
 from tfbook.attention import VARIANTS, MultiHeadAttention, SinkAttention, Variant
+from tfbook.blocks import (
+    FEED_FORWARDS,
+    GATES,
+    PLACES,
+    Block,
+    FeedForward,
+    LayerNorm,
+    RMSNorm,
+    check_parallel,
+)
 from tfbook.costs import attention_flops_parts
-from tfbook.models.account import Part
-from tfbook.models.blocks import Block, check_parallel
-from tfbook.models.feed_forward import FEED_FORWARDS, GATES, FeedForward
-from tfbook.models.norms import LayerNorm, RMSNorm
 from tfbook.models.placements import Heads, InAttention
-from tfbook.models.residual import PLACES
-from tfbook.models.spec import Run, Site, Spec
+from tfbook.models.spec import Part, Run, Site, Spec
 
 __all__ = ["FFN", "Attention", "Layer", "Norm"]
 
@@ -82,7 +87,7 @@ def _options(variant: Variant, *, needed: bool = False) -> list[str]:
 
 @dataclass(frozen=True)
 class Norm(Spec):
-    """A norm: :class:`tfbook.models.LayerNorm` or :class:`tfbook.models.RMSNorm`.
+    """A norm: :class:`tfbook.blocks.LayerNorm` or :class:`tfbook.blocks.RMSNorm`.
 
     Args:
         kind: "layer" or "rms".
@@ -324,11 +329,11 @@ class Attention(Spec):
 
 @dataclass(frozen=True)
 class FFN(Spec):
-    """A feed-forward network, see :class:`tfbook.models.FeedForward`.
+    """A feed-forward network, see :class:`tfbook.blocks.FeedForward`.
 
     Args:
         d_ff: size of the inner layer.
-        kind: an activation or a gate out of ``tfbook.models.FEED_FORWARDS``.
+        kind: an activation or a gate out of ``tfbook.blocks.FEED_FORWARDS``.
         bias: whether the linear maps have one.
         dropout: rate on the inner layer.
 
@@ -380,7 +385,7 @@ class Layer(Spec):
         cross: attention to a memory, in the decoder of an encoder-decoder.
         norm: of each sublayer.
         place: where it stands, "pre", "post", "inside", "both" or "none", see
-            :class:`tfbook.models.Residual`.
+            :class:`tfbook.blocks.Residual`.
         parallel: whether the ffn reads the same x as the mixer.
         one_norm: whether these two then share the norm before them.
         dropout: rate on what each sublayer adds.

@@ -14,8 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tfbook._checks import check_bool, check_even, check_number, head_sizes
-from tfbook.models.account import Part
-from tfbook.models.spec import Run, Site, Spec
+from tfbook.models.spec import Part, Run, Site, Spec
 from tfbook.recurrent import (
     ChannelMix,
     DeltaMixer,
@@ -103,7 +102,7 @@ class _Sized:
 
 
 def linear_state_flops(n: int, d: int, e: int, chunk: int) -> int:
-    """Count the FLOPs of :func:`tfbook.attention.state_chunked` for one head."""
+    """Count the FLOPs of :func:`tfbook.efficient.state_chunked` for one head."""
     return sum(2 * c * (c * (d + e) + 2 * d * e) for c in chunks(n, chunk))
 
 

@@ -11,26 +11,23 @@ from dataclasses import KW_ONLY, dataclass, replace
 from torch import nn
 
 from tfbook._checks import check_bool, check_choice, check_number
-from tfbook.models.account import Part
-from tfbook.models.experts import MixtureOfExperts
-from tfbook.models.feed_forward import FEED_FORWARDS, feed_forward_parameters
+from tfbook.blocks import FEED_FORWARDS, MixtureOfExperts, check_router, feed_forward_parameters
 from tfbook.models.layers import FFN
-from tfbook.models.routing import check_router
-from tfbook.models.spec import Run, Site, Spec
+from tfbook.models.spec import Part, Run, Site, Spec
 
 __all__ = ["Experts", "active_parameters"]
 
 
 @dataclass(frozen=True)
 class Experts(Spec):
-    """A mixture of experts, see :class:`tfbook.models.MixtureOfExperts`.
+    """A mixture of experts, see :class:`tfbook.blocks.MixtureOfExperts`.
 
     Args:
         d_ff: size of the inner layer of one expert.
         n_experts: how many there are.
         top_k: how many of them a row passes.
-        kind: an activation or a gate out of ``tfbook.models.FEED_FORWARDS``.
-        router: one of ``tfbook.models.ROUTERS``.
+        kind: an activation or a gate out of ``tfbook.blocks.FEED_FORWARDS``.
+        router: one of ``tfbook.blocks.ROUTERS``.
         n_shared: experts for all rows, beside the chosen ones.
         bias: whether the linear maps of the experts have one.
         dropout: rate on the inner layers.

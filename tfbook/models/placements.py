@@ -11,9 +11,8 @@ from typing import NamedTuple
 from torch import nn
 
 from tfbook._checks import check_even, check_number
-from tfbook.models.account import Part
-from tfbook.models.blocks import SharedBias
-from tfbook.models.spec import Run, Site, Spec
+from tfbook.blocks import SharedBias
+from tfbook.models.spec import Part, Run, Site, Spec
 from tfbook.positions import (
     LAYOUTS,
     ALiBi,

@@ -13,10 +13,9 @@ from dataclasses import KW_ONLY, dataclass, fields, replace
 from torch import nn
 
 from tfbook._checks import check_choice, check_list, check_number
-from tfbook.models.account import Part
-from tfbook.models.experts import MixtureOfExperts, Records
+from tfbook.blocks import MixtureOfExperts, Records
 from tfbook.models.layers import Layer, check_spec
-from tfbook.models.spec import Run, Site, Spec
+from tfbook.models.spec import Part, Run, Site, Spec
 
 __all__ = ["Shared", "SharedLayer", "share", "sharing_order"]
 

@@ -14,10 +14,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tfbook._checks import check_bool, check_choice, check_even, check_number
-from tfbook.models.account import Part
 from tfbook.models.layers import Norm, check_spec
 from tfbook.models.mixers import check_causal, linear_state_flops, refuse_cross
-from tfbook.models.spec import Run, Site, Spec
+from tfbook.models.spec import Part, Run, Site, Spec
 from tfbook.recurrent import Mamba2Mixer, MambaMixer, S4DMixer, heads_of
 
 __all__ = ["S4D", "Mamba", "Mamba2"]

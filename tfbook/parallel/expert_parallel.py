@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from tfbook._checks import check_float
-from tfbook.models import MixtureOfExperts
+from tfbook.blocks import MixtureOfExperts
 from tfbook.parallel.collectives import all_to_all
 from tfbook.parallel.groups import Group, check_parts
 
@@ -24,7 +24,7 @@ __all__ = ["SplitExperts"]
 class SplitExperts(nn.Module):
     """A mixture of experts of which each process has E/p, and its own rows.
 
-    y_t = Σ_k w_tk expert_{chosen_tk}(x_t), as :class:`tfbook.models.MixtureOfExperts`. The router
+    y_t = Σ_k w_tk expert_{chosen_tk}(x_t), as :class:`tfbook.blocks.MixtureOfExperts`. The router
     and the experts for all rows are in every process, and their gradients are to be added up over
     the processes like those of any replica. An expert has the gradients of the rows of all.
 

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from tfbook._checks import check_bool
 from tfbook.attention import MultiHeadAttention
-from tfbook.models import Block, DecoderOnly, FeedForward, LanguageHead
+from tfbook.blocks import Block, FeedForward, LanguageHead
+from tfbook.models import DecoderOnly
 from tfbook.parallel.collectives import ring_all_reduce
 from tfbook.parallel.conjugates import copy_to, gather, scatter, scatter_sum, sum_over
 from tfbook.parallel.groups import Group, check_group, check_parts
@@ -160,7 +161,7 @@ def split_model(model: DecoderOnly, group: Group, *, sequence: bool = False) -> 
 
     Args:
         model: of :class:`tfbook.attention.MultiHeadAttention` and
-            :class:`tfbook.models.FeedForward`, without dropout, alike in every process.
+            :class:`tfbook.blocks.FeedForward`, without dropout, alike in every process.
         group: the processes.
         sequence: whether what stands between the cut parts keeps N/p tokens; N must be a multiple
             of the processes then.

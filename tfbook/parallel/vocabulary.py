@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tfbook._checks import check_float, check_tensor
-from tfbook.models import LanguageHead
+from tfbook.blocks import LanguageHead
 from tfbook.parallel.collectives import ring_all_reduce
 from tfbook.parallel.conjugates import copy_to, gather, sum_over
 from tfbook.parallel.groups import Group, check_group, check_parts

@@ -21,7 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
 from tfbook._checks import check_callable, check_module, check_number
-from tfbook.models import Block
+from tfbook.blocks import Block
 from tfbook.parallel.collectives import ring_all_gather, ring_reduce_scatter
 from tfbook.parallel.groups import Group, check_group
 from tfbook.parallel.replicas import read_parameters
@@ -234,7 +234,7 @@ def shard(model: nn.Module, group: Group) -> Sharded:
     So that only one block is whole at a time, beside the embeddings.
 
     Args:
-        model: with :class:`tfbook.models.Block` in it, alike in every process; it is changed.
+        model: with :class:`tfbook.blocks.Block` in it, alike in every process; it is changed.
         group: the processes.
 
     Returns:

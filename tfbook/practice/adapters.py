@@ -16,7 +16,8 @@ from torch.nn import functional
 
 from tfbook._checks import check_generator, check_module, check_number
 from tfbook.attention import KVState, MultiHeadAttention
-from tfbook.models import BlockState, DecoderOnly, ModelState
+from tfbook.blocks import BlockState, ModelState
+from tfbook.models import DecoderOnly
 from tfbook.practice.freezing import freeze, matching
 from tfbook.practice.lora import dense_weight, exchange, lora_layers
 

@@ -141,7 +141,7 @@ def layer_rates(
     lr_l = lr · decay^(L + 1 − l): depth l is 0 for the embeddings, i + 1 for block i of L, and
     L + 1 for what stands behind the blocks. What a pretrained model learned first is general and is
     moved least. With decay 1 there is one rate; matrices decay and vectors do not, as with
-    :func:`tfbook.training.decay_groups`.
+    :func:`tfbook.optimization.decay_groups`.
 
     Args:
         model: a model of this package, or one whose layers are called "….blocks.0.…" and so on.

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tfbook._checks import check_choice, check_number
-from tfbook.models import GATES, Rotary, TransformerConfig, build
+from tfbook.blocks import GATES
+from tfbook.models import Rotary, TransformerConfig, build
 from tfbook.positions import half_to_interleaved, interleaved_to_half
 from tfbook.pretrained.families import FAMILIES
 

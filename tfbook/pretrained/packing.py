@@ -1,7 +1,7 @@
 """A file in 4 bits as a model in 4 bits: the numbers of a GGUF file in packed weights.
 
 A block of the file holds 32 numbers of a row as small integers q, with a scale d and in the format
-Q4_1 a least value m: x = d q + m. That is what :class:`tfbook.models.GroupedWeight` holds too, so
+Q4_1 a least value m: x = d q + m. That is what :class:`tfbook.blocks.GroupedWeight` holds too, so
 the integers are handed over as they are, and nothing is decoded on the way.
 
 Explained in: chapter 17_hardware, section "Weights in few bits".
@@ -17,7 +17,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from tfbook._checks import check_choice, check_tensor
-from tfbook.models import GroupedWeight, PackedWeight, RowWeight, set_weight
+from tfbook.blocks import GroupedWeight, PackedWeight, RowWeight, set_weight
 from tfbook.pretrained.conversion import fill_model
 from tfbook.pretrained.files import decode_block, read_blocks
 from tfbook.pretrained.rounding import round_rows

@@ -24,7 +24,8 @@ from tfbook._checks import (
     check_same,
     check_shape,
 )
-from tfbook.attention import at_least_float32, state_chunked, state_parallel, state_recurrent
+from tfbook.attention import at_least_float32
+from tfbook.efficient import state_chunked, state_parallel, state_recurrent
 from tfbook.recurrent.convolution import CausalConv, ConvState
 from tfbook.recurrent.scan import SCANS, read_tokens
 from tfbook.recurrent.state_space import check_range

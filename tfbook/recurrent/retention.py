@@ -2,7 +2,7 @@
 
 What a sequence leaves behind is a matrix S (d_head, d_value) for each head, as large after a
 thousand tokens as after one. Keys and values are written into it as k vᵀ and read by queries as
-qᵀ S, see :func:`tfbook.attention.state_parallel`; in retention the old state fades by a factor of
+qᵀ S, see :func:`tfbook.efficient.state_parallel`; in retention the old state fades by a factor of
 the head, and in gated linear attention by one that the token chooses.
 
 Explained in: chapters/09_hybrids, section "Retention: attention that fades".
@@ -25,15 +25,8 @@ from tfbook._checks import (
     check_shape,
     head_sizes,
 )
-from tfbook.attention import (
-    at_least_float32,
-    merge_heads,
-    read_mask,
-    split_heads,
-    state_chunked,
-    state_parallel,
-    state_recurrent,
-)
+from tfbook.attention import at_least_float32, merge_heads, read_mask, split_heads
+from tfbook.efficient import state_chunked, state_parallel, state_recurrent
 from tfbook.positions import RotaryPositions
 
 __all__ = [
@@ -307,7 +300,7 @@ class RetentionMixer(_MatrixMixer):
         ValueError: for sizes that do not fit, or an unknown form.
 
     Cost: 2 · d_model · H · (2 d_head + 3 d_value) FLOPs a token for the projections, and those of
-    :func:`tfbook.attention.state_chunked`; H · d_head · d_value numbers in the state.
+    :func:`tfbook.efficient.state_chunked`; H · d_head · d_value numbers in the state.
 
     Example:
         >>> mixer = RetentionMixer(8, 2)

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import torch
 
 from tfbook._checks import check_list, check_number
-from tfbook.models import DecoderOnly, ModelState
+from tfbook.blocks import ModelState
+from tfbook.models import DecoderOnly
 from tfbook.serving.paged import PagedCache
 from tfbook.serving.pages import OutOfPages, PageTable
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tfbook._checks import check_number
 from tfbook.attention import KVState, MultiHeadAttention
-from tfbook.models import BlockState, DecoderOnly, ModelState
+from tfbook.blocks import BlockState, ModelState
+from tfbook.models import DecoderOnly
 
 __all__ = ["PagedCache", "RaggedKVState"]
 

@@ -1,9 +1,8 @@
-"""From data to weights: losses, optimizers, schedules, the loop, and exact resuming.
+"""From data to weights: losses, the loop, several processes, and exact resuming.
 
 Explained in: chapters/11_training.
 """
 
-from tfbook.training import optimizers, schedules
 from tfbook.training.checkpoints import (
     Checkpoint,
     Checkpointing,
@@ -41,7 +40,6 @@ from tfbook.training.gradients import (
 from tfbook.training.history import History, Log
 from tfbook.training.loop import fit
 from tfbook.training.monitoring import UNWATCHED, Monitoring, attention_entropy, evaluating
-from tfbook.training.muon import Muon, muon_groups, orthogonalize
 from tfbook.training.objectives import (
     IGNORE,
     Example,
@@ -53,16 +51,6 @@ from tfbook.training.objectives import (
     next_tokens,
     smooth_targets,
     translation_loss,
-)
-from tfbook.training.optimizers import (
-    SGD,
-    Adafactor,
-    Adam,
-    AdamW,
-    Lion,
-    RAdam,
-    Written,
-    decay_groups,
 )
 from tfbook.training.processes import DEVICES, Ranks, choose_device, device_of, move
 from tfbook.training.recipes import TASKS, Task, make_optimizer, make_task
@@ -76,16 +64,10 @@ from tfbook.training.run_folders import (
     read_choices,
     write_choices,
 )
-from tfbook.training.schedules import SCHEDULES, schedule
 from tfbook.training.skipping import keep_layers, layer_drop, stochastic_depth
-from tfbook.training.sophia import Sophia, gauss_newton_bartlett, hutchinson
 from tfbook.training.states import Best, Rates, Source, get_random, seed_all, set_random
 
 __all__ = [
-    "optimizers",
-    "schedules",
-    "schedule",
-    "SCHEDULES",
     "IGNORE",
     "Example",
     "causal_loss",
@@ -103,20 +85,6 @@ __all__ = [
     "mask_tokens",
     "permute_sentences",
     "rotate",
-    "Adafactor",
-    "Adam",
-    "AdamW",
-    "Lion",
-    "RAdam",
-    "SGD",
-    "Written",
-    "decay_groups",
-    "Muon",
-    "muon_groups",
-    "orthogonalize",
-    "Sophia",
-    "gauss_newton_bartlett",
-    "hutchinson",
     "keep_layers",
     "layer_drop",
     "stochastic_depth",

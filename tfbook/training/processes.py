@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, distributed, nn
 
-from tfbook.models import Block
+from tfbook.blocks import Block
 
 __all__ = ["DEVICES", "Ranks", "choose_device", "device_of", "move"]
 

@@ -39,10 +39,9 @@ from tfbook.models import (
     TransformerConfig,
     build,
 )
+from tfbook.optimization import Muon, decay_groups, muon_groups
 from tfbook.training.choices import check_choices, check_memory
-from tfbook.training.muon import Muon, muon_groups
 from tfbook.training.objectives import causal_loss, translation_loss
-from tfbook.training.optimizers import decay_groups
 from tfbook.training.processes import device_of, move
 
 __all__ = ["TASKS", "Task", "make_optimizer", "make_task"]

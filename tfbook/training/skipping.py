@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from tfbook._checks import check_bool, check_list, check_module, check_number
-from tfbook.models import Residual, Stack
+from tfbook.blocks import Residual, Stack
 
 __all__ = ["keep_layers", "layer_drop", "stochastic_depth"]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.optim import Optimizer
 
+from tfbook.optimization import SGD, Adam, AdamW, Lion
 from tfbook.teaching.explorables._base import Explorable, number, one_of, vector, whole, wrapped
 from tfbook.teaching.explorables._chance import uniforms
-from tfbook.training import SGD, Adam, AdamW, Lion
 
 TITLE = "Paths of optimizers on one surface"
 STEPS = 200
@@ -61,7 +61,7 @@ def optimizer_paths(
     The bowl is $\tfrac12(u^2 + \kappa v^2)$ with its lowest point at (1, ½) and $u, v$ along axes
     turned by `tilt`; the valley is $\tfrac12(1 - x)^2 + \tfrac\kappa2(y - \tfrac12x^2)^2$. To each
     entry of a gradient noise of a standard deviation is added, uniformly distributed and the same
-    for both. The steps are those of `tfbook.training.optimizers`: SGD and Adam take the weight
+    for both. The steps are those of `tfbook.optimization.optimizers`: SGD and Adam take the weight
     decay as an L2 penalty, AdamW and Lion shrink the weights. The loss that is shown is that of
     the surface, without noise and penalty.
 

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable
 
+from tfbook.optimization import schedule
 from tfbook.teaching.explorables._base import Explorable, number, one_of, whole, wrapped
-from tfbook.training import schedule
 
 TITLE = "The learning rate, step by step"
 LONGEST = 100_000
@@ -59,12 +59,12 @@ def schedule_designer(
 ) -> Explorable:
     r"""Return a figure of the learning rate over the steps of a training.
 
-    At step $s$ it is `peak` times the factor of `tfbook.training.schedules`; the schedule of 2017,
-    "noam", is a learning rate itself, whose peak $(d \cdot \text{warmup})^{-1/2}$ follows from
-    the size of the model. The steps are 0 … `steps` − 1.
+    At step $s$ it is `peak` times the factor of `tfbook.optimization.schedules`; the schedule of
+    2017, "noam", is a learning rate itself, whose peak $(d \cdot \text{warmup})^{-1/2}$ follows
+    from the size of the model. The steps are 0 … `steps` − 1.
 
     Args:
-        shape: A name in `tfbook.training.SCHEDULES`.
+        shape: A name in `tfbook.optimization.SCHEDULES`.
         against: Another one, drawn beside it, or "none".
         peak: The highest learning rate, 1e-6 to 1; "noam" does not use it.
         steps: How many are taken, 100 to 100 000.

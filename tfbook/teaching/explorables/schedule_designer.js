@@ -21,7 +21,7 @@ function waveOf(s, { warmup, period, stretch }) {
   return [start, length];
 }
 
-// After the rise; the same as in tfbook/training/schedules.py.
+// After the rise; the same as in tfbook/optimization/schedules.py.
 const AFTER = {
   constant: () => 1,
   inverse_sqrt: (s, c) => Math.sqrt(c.warmup / s),

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tfbook._checks import check_float, check_list, check_module, check_number
-from tfbook.training.optimizers import CHECKS, AdamW, Group, State, Written, check_amount
+from tfbook.optimization.optimizers import CHECKS, AdamW, Group, State, Written, check_amount
 
 __all__ = ["Muon", "muon_groups", "orthogonalize"]
 

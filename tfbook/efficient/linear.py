@@ -25,13 +25,13 @@ from tfbook._checks import (
     check_same,
     check_shape,
 )
-from tfbook.attention.registry import register
-from tfbook.attention.scores import (
+from tfbook.attention import (
     at_least_float32,
     log_sum_exp,
     masked_softmax,
     mix,
     multiply_shared,
+    register,
     restrict,
 )
 

@@ -23,12 +23,13 @@ from tfbook._checks import (
     check_number,
     check_shape,
 )
-from tfbook.models.feed_forward import FeedForward
-from tfbook.models.norms import check_width
-from tfbook.models.routing import Router, Routing, load_balancing_loss, router_z_loss
+from tfbook.blocks.feed_forward import FeedForward
+from tfbook.blocks.norms import check_width
+from tfbook.blocks.routing import Router, Routing, load_balancing_loss, router_z_loss
 
 __all__ = [
     "MixtureOfExperts",
+    "Records",
     "RoutingLosses",
     "mix_experts",
     "mix_experts_dense",
@@ -60,7 +61,7 @@ def mix_experts(
     Cost: that of the experts for T · K rows, and three copies of them.
 
     Example:
-        >>> from tfbook.models.routing import route
+        >>> from tfbook.blocks.routing import route
         >>> experts = [nn.Identity(), nn.Identity(), nn.Identity()]
         >>> x = torch.tensor([[1.0, 2.0]])
         >>> mix_experts(experts, x, route(torch.tensor([[1.0, 0.0, 1.0]]), 2))
@@ -99,7 +100,7 @@ def mix_experts_dense(
     Cost: that of all E experts for all T rows.
 
     Example:
-        >>> from tfbook.models.routing import route
+        >>> from tfbook.blocks.routing import route
         >>> experts = [nn.Identity(), nn.Tanh(), nn.ReLU()]
         >>> x, found = torch.randn(5, 4), route(torch.randn(5, 3), 2)
         >>> torch.allclose(
@@ -121,7 +122,7 @@ def mix_experts_dense(
 class MixtureOfExperts(nn.Module):
     """A feed-forward part of which each row passes K of E experts, and perhaps some for all rows.
 
-    y = Σ_{i chosen} w_i expert_i(x) + shared(x). Experts are :class:`tfbook.models.FeedForward`.
+    y = Σ_{i chosen} w_i expert_i(x) + shared(x). Experts are :class:`tfbook.blocks.FeedForward`.
     Fine-grained ones are the same thing with m · E experts of size d_ff / m, of which m · K treat
     a row: as many parameters and FLOPs, and many more combinations.
 
@@ -130,20 +131,20 @@ class MixtureOfExperts(nn.Module):
         d_ff: size of the inner layer of one expert.
         n_experts: E.
         top_k: K, of which each row passes.
-        kind: of the experts, as for :class:`tfbook.models.FeedForward`.
-        router: one of ``tfbook.models.ROUTERS``.
+        kind: of the experts, as for :class:`tfbook.blocks.FeedForward`.
+        router: one of ``tfbook.blocks.ROUTERS``.
         n_shared: how many experts treat every row, beside the chosen ones. They are one network of
             n_shared · d_ff, whose answer has the weight 1.
         bias: whether the linear maps of the experts have one.
         dropout: rate on the inner layers.
-        capacity_factor, scale, balanced: as for :class:`tfbook.models.Router`.
+        capacity_factor, scale, balanced: as for :class:`tfbook.blocks.Router`.
         router_bias: whether the router's linear map has a bias.
 
     Attributes:
         router: what chooses.
         experts: the E networks.
         shared: that for all rows; None without.
-        routing: what the router did in the last call, a :class:`tfbook.models.Routing`; None before
+        routing: what the router did in the last call, a :class:`tfbook.blocks.Routing`; None before
             the first. It is no weight: copies of the module and files do not have it.
 
     Raises:
@@ -250,9 +251,9 @@ class RoutingLosses(NamedTuple):
     """What a model's routers did in its last pass, as losses and counts.
 
     Attributes:
-        balance: the mean of :func:`tfbook.models.load_balancing_loss` over the layers, 1 when all
+        balance: the mean of :func:`tfbook.blocks.load_balancing_loss` over the layers, 1 when all
             loads are uniform.
-        z: the mean of :func:`tfbook.models.router_z_loss`.
+        z: the mean of :func:`tfbook.blocks.router_z_loss`.
         dropped: the share of choices that were not served.
 
     Explained in: chapters/08_architectural_variants, section "Loads that stay alike".

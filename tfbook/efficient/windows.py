@@ -7,7 +7,7 @@ and a tile takes the pieces it needs: a slice of all keys for each tile would co
 pass a zero gradient of full length each time.
 
 Each function equals :func:`tfbook.attention.attend` with the mask of its pattern, see
-:mod:`tfbook.attention.patterns`. Query i of n stands at place i + m − n, so the last query stands
+:mod:`tfbook.efficient.patterns`. Query i of n stands at place i + m − n, so the last query stands
 at the last key, and one query with a cache of keys sees what it saw in the whole sequence.
 
 Explained in: chapters/07_efficient_attention, section "A window slides over the keys".
@@ -20,11 +20,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tfbook._checks import check_attention, check_bool, check_number, scores_shape
-from tfbook.attention.exact import attend_sdpa
-from tfbook.attention.masks import combine_masks
-from tfbook.attention.patterns import window_mask
-from tfbook.attention.registry import register
-from tfbook.attention.scores import masked_scores
+from tfbook.attention import attend_sdpa, combine_masks, masked_scores, register
+from tfbook.efficient.patterns import window_mask
 
 __all__ = ["attend_dilated", "attend_window", "window_pairs"]
 
@@ -357,7 +354,7 @@ def window_pairs(
     sinks: int = 0,
     causal: bool = False,
 ) -> int:
-    """Count the pairs of :func:`tfbook.attention.window_mask` without making it.
+    """Count the pairs of :func:`tfbook.efficient.window_mask` without making it.
 
     Causal, a query at place p has min(window, ⌊p / δ⌋ + 1) keys in its window; the first keys that
     all may see are added where the window does not hold them.

@@ -20,10 +20,10 @@ from torch.nn import functional
 
 from tfbook._checks import check_bool, check_float, check_module, check_number, check_scale
 from tfbook.attention import MultiHeadAttention
-from tfbook.models.blocks import Block, Stack
-from tfbook.models.feed_forward import FeedForward
-from tfbook.models.residual import Residual
-from tfbook.models.states import BlockState, Trace
+from tfbook.blocks.blocks import Block, Stack
+from tfbook.blocks.feed_forward import FeedForward
+from tfbook.blocks.residual import Residual
+from tfbook.blocks.states import BlockState, Trace
 
 __all__ = [
     "AttentionStack",
@@ -203,7 +203,7 @@ def with_layer_scale(stack: Stack, d_model: int | None, start: float) -> Stack:
     parameters than its config counts.
 
     Args:
-        stack: of :class:`tfbook.models.Block`.
+        stack: of :class:`tfbook.blocks.Block`.
         d_model: size of a row, for LayerScale; None for ReZero, one factor a sublayer.
         start: λ at first: 10⁻⁵ or so for LayerScale, 0 for ReZero.
 
@@ -425,7 +425,7 @@ class HyperStack(_Wired):
     Rows enter as n equal streams; each sublayer reads and writes them by a
     :class:`HyperConnection`; what leaves is the mean of the streams, through the last norm. (The
     papers take the sum, which the norm cannot tell from it.) It is called like any other
-    :class:`tfbook.models.Stack`, whose blocks it takes; each is used without its own sum.
+    :class:`tfbook.blocks.Stack`, whose blocks it takes; each is used without its own sum.
 
     Args:
         stack: whose blocks, last norm and shared parts are used; not copied.

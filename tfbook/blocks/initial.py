@@ -9,7 +9,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from tfbook.attention import MultiHeadAttention
-from tfbook.models.heads import LanguageHead, MaskedHead
+from tfbook.blocks.heads import LanguageHead, MaskedHead
 from tfbook.positions import (
     LearnedPositions,
     ShawPositions,

@@ -24,10 +24,7 @@ from tfbook._checks import (
     check_same,
     check_shape,
 )
-from tfbook.attention.caches import SlidingCache, SlidingKVState
-from tfbook.attention.heads import split_heads
-from tfbook.attention.multihead import MultiHeadAttention
-from tfbook.attention.states import KVState
+from tfbook.attention import KVState, MultiHeadAttention, SlidingCache, SlidingKVState, split_heads
 from tfbook.positions import RotaryPosition
 
 __all__ = ["SegmentAttention", "SegmentState", "SinkCache", "SinkKVState"]

@@ -25,15 +25,16 @@ from tfbook._checks import (
     check_number,
     scores_shape,
 )
-from tfbook.attention.exact import _with_extras, attend
-from tfbook.attention.masks import causal_mask, combine_masks
-from tfbook.attention.registry import register
-from tfbook.attention.scores import (
+from tfbook.attention import (
     at_least_float32,
+    attend,
+    causal_mask,
+    combine_masks,
     log_sum_exp,
     masked_scores,
     masked_softmax,
     mix,
+    register,
     restrict,
 )
 
@@ -243,7 +244,8 @@ def attend_hashed(
         choices = {"buckets": buckets, "rounds": rounds, "chunk": chunk, "seed": seed}
         scores = _hashed_scores(q, k, shared=shared, **choices, **given)
         weights = masked_softmax(scores)
-        return _with_extras(mix(weights, v), weights, scores, True, return_lse)
+        output, weights = mix(weights, v), weights.to(v.dtype)
+        return (output, weights, log_sum_exp(scores)) if return_lse else (output, weights)
     output, lse = _attend(q, k, v, chunk, shared, (rounds, buckets, seed), given)
     return (output, lse) if return_lse else output
 

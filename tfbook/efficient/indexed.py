@@ -20,12 +20,16 @@ from tfbook._checks import (
     check_same,
     check_shape,
 )
-from tfbook.attention.heads import merge_heads, split_heads
-from tfbook.attention.masks import causal_mask, combine_masks
-from tfbook.attention.multihead import MultiHeadAttention
-from tfbook.attention.scores import restrict
-from tfbook.attention.selected import attend_chosen
-from tfbook.attention.states import KVState
+from tfbook.attention import (
+    KVState,
+    MultiHeadAttention,
+    causal_mask,
+    combine_masks,
+    merge_heads,
+    restrict,
+    split_heads,
+)
+from tfbook.efficient.selected import attend_chosen
 
 __all__ = [
     "IndexedAttention",

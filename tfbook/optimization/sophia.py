@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tfbook._checks import check_float, check_generator, check_list, check_number
-from tfbook.training.optimizers import CHECKS, Group, State, Written
+from tfbook.optimization.optimizers import CHECKS, Group, State, Written
 
 __all__ = ["Sophia", "gauss_newton_bartlett", "hutchinson"]
 

@@ -24,9 +24,8 @@ from tfbook._checks import (
     check_tensor,
     head_sizes,
 )
-from tfbook.attention.exact import attend
-from tfbook.attention.heads import group_heads, merge_heads, split_heads
-from tfbook.attention.windows import attend_window
+from tfbook.attention import attend, group_heads, merge_heads, split_heads
+from tfbook.efficient.windows import attend_window
 from tfbook.positions import RotaryPosition, places_for
 
 __all__ = [

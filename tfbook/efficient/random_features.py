@@ -27,15 +27,14 @@ from tfbook._checks import (
     check_same,
     check_shape,
 )
-from tfbook.attention.linear import (
+from tfbook.attention import at_least_float32, register
+from tfbook.efficient.linear import (
     Mapped,
     mix_by_features,
     mixing_flops,
     mixing_keeps,
     scores_by_features,
 )
-from tfbook.attention.registry import register
-from tfbook.attention.scores import at_least_float32
 
 __all__ = [
     "attend_features",
@@ -271,7 +270,7 @@ def attend_features(
     """Estimate softmax attention by random features, in time and memory linear in the length.
 
     exp(scale · q · k) is estimated by φ(√scale q) · φ(√scale k), and the rest is linear attention,
-    see :func:`tfbook.attention.attend_linear`. Positive features are those of the Performer.
+    see :func:`tfbook.efficient.attend_linear`. Positive features are those of the Performer.
 
     Exponents are taken off: each query's largest, which the division cancels, and the largest of
     the keys so far. Trigonometric features can be negative, and so can a sum of weights: where the

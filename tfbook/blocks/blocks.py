@@ -15,18 +15,18 @@ from torch import Tensor, nn
 
 from tfbook._checks import check_bool
 from tfbook.attention import Cache, Tap
-from tfbook.models.norms import LayerNorm
-from tfbook.models.residual import Place, Residual, check_place
-from tfbook.models.states import BlockState, Trace
+from tfbook.blocks.norms import LayerNorm
+from tfbook.blocks.residual import Place, Residual, check_place
+from tfbook.blocks.states import BlockState, Trace
 
-__all__ = ["Block", "SharedBias", "Stack"]
+__all__ = ["Block", "SharedBias", "Stack", "check_parallel"]
 
 
 class Block(nn.Module):
     """One layer: mix the rows, perhaps look into a memory, then treat each row by itself.
 
     x ← x + mixer(x), x ← x + cross(x, memory), x ← x + ffn(x), each with a norm before it, behind
-    the sum or inside, see :class:`tfbook.models.Residual`; in parallel y = x + mixer(x) + ffn(x).
+    the sum or inside, see :class:`tfbook.blocks.Residual`; in parallel y = x + mixer(x) + ffn(x).
 
     Args:
         mixer: what mixes rows: ``mixer(x, state=None, *, mask=None) -> (y, state)``.
@@ -50,7 +50,7 @@ class Block(nn.Module):
         ValueError: for an unknown place, a rate out of range, or parts that cannot be parallel.
 
     Example:
-        >>> from tfbook.models.feed_forward import FeedForward
+        >>> from tfbook.blocks.feed_forward import FeedForward
         >>> from tfbook.attention import MultiHeadAttention
         >>> block = Block(MultiHeadAttention(8, n_heads=2), FeedForward(8, 32), place="pre")
         >>> y, state = block(torch.randn(1, 5, 8))

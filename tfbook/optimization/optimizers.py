@@ -7,8 +7,8 @@ the learning rate ``lr`` and λ the ``weight_decay``.
 
 SGD, Adam, AdamW, RAdam and Adafactor take the steps of ``torch.optim`` and keep the same names of
 states, so either can go on with what the other has saved. Where speed counts use PyTorch's, which
-treat all parameters at once. :mod:`tfbook.training.sophia` and :mod:`tfbook.training.muon` have two
-more.
+treat all parameters at once. :mod:`tfbook.optimization.sophia` and
+:mod:`tfbook.optimization.muon` have two more.
 
 Explained in: chapters/11_training_deeper, section "Optimizers".
 """

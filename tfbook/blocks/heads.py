@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tfbook._checks import check_bool, check_number
-from tfbook.models.feed_forward import ACTIVATIONS, GATES
-from tfbook.models.norms import LayerNorm
+from tfbook.blocks.feed_forward import ACTIVATIONS, GATES
+from tfbook.blocks.norms import LayerNorm
 
 __all__ = ["LanguageHead", "MaskedHead"]
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tfbook._checks import check_number
 
-__all__ = ["Residual"]
+__all__ = ["PLACES", "Residual"]
 
 Place = Literal["pre", "post", "inside", "both", "none"]
 PLACES = ("pre", "post", "inside", "both", "none")

@@ -23,7 +23,7 @@ from tfbook._checks import (
     check_number,
     check_tensor,
 )
-from tfbook.attention.masks import causal_mask
+from tfbook.attention import causal_mask
 
 __all__ = [
     "window_mask",

@@ -21,12 +21,12 @@ from tfbook._checks import (
     check_number,
     check_tensor,
 )
-from tfbook.attention.registry import register
-from tfbook.attention.scores import (
+from tfbook.attention import (
     at_least_float32,
     masked_softmax,
     mix,
     multiply_shared,
+    register,
     scaled_dot_scores,
 )
 

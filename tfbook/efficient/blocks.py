@@ -16,12 +16,16 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tfbook._checks import check_attention, check_number, check_tensor, scores_shape
-from tfbook.attention.exact import attend_sdpa
-from tfbook.attention.masks import combine_masks
-from tfbook.attention.patterns import bigbird_layout, check_layout, expand_layout, strided_mask
-from tfbook.attention.registry import register
-from tfbook.attention.scores import at_least_float32, masked_scores, masked_softmax
-from tfbook.attention.windows import LACKS, attend_tiles, join_spans, refuse_extras
+from tfbook.attention import (
+    at_least_float32,
+    attend_sdpa,
+    combine_masks,
+    masked_scores,
+    masked_softmax,
+    register,
+)
+from tfbook.efficient.patterns import bigbird_layout, check_layout, expand_layout, strided_mask
+from tfbook.efficient.windows import LACKS, attend_tiles, join_spans, refuse_extras
 
 __all__ = ["attend_bigbird", "attend_blocks", "attend_strided"]
 
@@ -109,7 +113,7 @@ def attend_bigbird(
 ) -> Float[Tensor, "*B N E"]:
     """Attend to neighbouring blocks, to global ones and to some drawn by chance.
 
-    :func:`attend_blocks` with the layout that :func:`tfbook.attention.bigbird_layout` draws from
+    :func:`attend_blocks` with the layout that :func:`tfbook.efficient.bigbird_layout` draws from
     a generator of this seed, anew in each call and always the same.
 
     Args:

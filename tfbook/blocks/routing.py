@@ -23,7 +23,15 @@ from tfbook._checks import (
     check_shape,
 )
 
-__all__ = ["ROUTERS", "Router", "Routing", "load_balancing_loss", "route", "router_z_loss"]
+__all__ = [
+    "ROUTERS",
+    "Router",
+    "Routing",
+    "check_router",
+    "load_balancing_loss",
+    "route",
+    "router_z_loss",
+]
 
 ROUTERS = ("softmax", "top_k", "switch", "sigmoid", "noisy", "expert_choice")
 
@@ -265,7 +273,7 @@ class Router(nn.Module):
             for no limit. Experts that choose their rows take so many, in evaluation too, and 1 is
             meant when it is omitted.
         balanced: whether there is a bias b on the choice that
-            :func:`tfbook.models.update_biases` moves.
+            :func:`tfbook.blocks.update_biases` moves.
         bias: whether the linear map has one, which is learned.
 
     Attributes:

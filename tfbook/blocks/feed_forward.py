@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from tfbook._checks import check_bool, check_choice, check_number
 from tfbook.attention import Tap
-from tfbook.models.norms import check_width
-from tfbook.models.residual import drop
+from tfbook.blocks.norms import check_width
+from tfbook.blocks.residual import drop
 
 __all__ = [
     "ACTIVATIONS",

@@ -24,8 +24,8 @@ from torch.nn import functional
 from tfbook import pretrained
 from tfbook.data import bucketed, pad_batch
 from tfbook.experiments.sentiment import Classifier, labels, logits, sentences
+from tfbook.optimization import decay_groups
 from tfbook.practice import add_lora, count_trained, freeze, thaw
-from tfbook.training import decay_groups
 
 __all__ = ["RATES", "SMOKE", "adapt", "prepare", "run"]
 

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from tfbook import experiments
 from tfbook.generation import GREEDY, Sampling, generate
 from tfbook.models import FFN, Attention, DecoderOnly, Layer, Norm, Rotary, TransformerConfig, build
+from tfbook.optimization import schedule
 from tfbook.practice import answer_batch, answer_loss, arithmetic_tokenizer
-from tfbook.training import schedule
 
 __all__ = [
     "MODELS", "SMOKE", "draw", "is_right", "learn", "model_of", "read", "run", "said", "test",

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from tfbook.experiments.warmup import letters
 from tfbook.models import FFN, Attention, DecoderOnly, Layer, Norm, Rotary, TransformerConfig, build
-from tfbook.training import schedule
+from tfbook.optimization import schedule
 
 __all__ = ["SHAPES", "SMOKE", "inner_parameters", "model_of", "run", "train"]
 

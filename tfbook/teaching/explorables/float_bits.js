@@ -151,10 +151,10 @@ export default {
       class: "tfx-bit", type: "button", "data-control": `bit[${i}]`, onclick: () => flip(i),
       onkeydown: (event) => {
         const next = bits[i + { ArrowRight: 1, ArrowLeft: -1 }[event.key]];
-        if (next && !next.hidden) next.focus();
+        if (next?.isConnected) next.focus();
       },
     }));
-    const board = h("div", { class: "tfx-bits", role: "group", "aria-label": "Bits" }, bits);
+    const board = h("div", { class: "tfx-bits", role: "group", "aria-label": "Bits" });
     const legend = h("p", { class: "tfx-note" });
     const keys = Object.fromEntries(Object.entries(PARTS).map(([part, name]) => [part, h("span", { class: `tfx-key tfx-bitkey tfx-${part}` }, name)]));
     const formula = h("p", { class: "tfx-worded" });
@@ -201,9 +201,8 @@ export default {
       // While the reader types, what stands there is theirs.
       if (document.activeElement !== field || Number(field.value.replace(",", ".")) !== wanted) field.value = String(wanted);
       const text = c.pattern.toString(2).padStart(f.bits, "0");
-      bits.forEach((bit, i) => {
-        bit.hidden = i >= f.bits;
-        if (bit.hidden) return;
+      if (board.childElementCount !== f.bits) board.replaceChildren(...bits.slice(0, f.bits));
+      bits.slice(0, f.bits).forEach((bit, i) => {
         const part = partOf(i, f);
         bit.className = `tfx-bit tfx-${part}`;
         bit.textContent = text[i];

@@ -111,7 +111,7 @@ def continuous_ends(lengths: list[int], slots: int) -> list[int]:
     lengths: how many tokens each request wants, in the order of their arrival, all before step 1.
     slots: how many can run at once. In each step everyone who runs gets one token. Who gets the
     last one leaves, and in the next step the first who waits has the place.
-    Returns: a list of steps, counted from 1, in the order of the requests.
+    Returns: a list of steps, counted from 1, in the order of arrival.
     """
     ...
 

@@ -49,7 +49,6 @@ def of_log(name, *path):
 
 # What each experiment trains, made anew.
 BUILT = {
-    "adapting": lambda m: count(m.Classifier(pretrained.load("minilm-l6").model)),
     "answers": lambda m: count(m.Reader(pretrained.load("minilm-l6"))),
     "associative_recall": lambda m: count(*map(m.Recaller, m.MIXERS)),
     "batch_size": lambda m: count(m.model(SHAKESPEARE)) & of_log("batch_size"),
@@ -120,6 +119,7 @@ BUILT = {
     "summaries": lambda m: count(*(m.Summariser(copies=copies) for copies in (False, True))),
     "told_earlier": lambda m: count(pretrained.load("smollm2-135m").model),
     "told_again": lambda m: count(*(m.Recaller([mixer]) for mixer in m.AGAIN.values())),
+    "traced_faults": lambda m: count(*(m.model_of(each, 0) for each in (None, *m.FAULTS))),
     "transfer": lambda m: count(*(m.model(width, way, 0) for width in (32, 256) for way in m.WAYS)),
     "translation": lambda m: of_log("translation"),
     "translator": lambda m: of_log("translator", "transformer"),

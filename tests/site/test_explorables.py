@@ -2422,6 +2422,12 @@ def check_hardware(page):
     figures.check_serving(page.locator('[data-module="continuous_batching"]'))
 
 
+def check_practice(page):
+    from tests.site import test_machine_explorables as figures
+
+    figures.check_dashboard(page.locator('[data-module="debugging_dashboard"]'))
+
+
 CHAPTERS = {
     "01_motivation": functools.partial(check_alignments, log="translation"),
     "02_attention": check_chapter_of_attention,
@@ -2439,6 +2445,7 @@ CHAPTERS = {
     "12_generation": check_generation,
     "13_language": check_language,
     "17_hardware": check_hardware,
+    "18_practice": check_practice,
 }
 
 

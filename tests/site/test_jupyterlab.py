@@ -57,8 +57,8 @@ OTHERS = {
     "roofline": "explorables.roofline()",
     "compute_budget": "explorables.compute_budget()",
     "float_bits": "explorables.float_bits()",
-    "debugging_dashboard": "from tfbook import experiments\n"
-    "explorables.debugging_dashboard(experiments.log('traced_faults'))",
+    "debugging_dashboard": "explorables.debugging_dashboard("
+    "__import__('tfbook.experiments').experiments.log('traced_faults'))",
     "quantisation_error": "explorables.quantisation_error()",
     "training_planner": "explorables.training_planner()",
     "continuous_batching": "explorables.continuous_batching()",

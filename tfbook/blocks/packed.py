@@ -9,7 +9,7 @@ matrix first. So no model needs to know: put a packed weight into any of its lin
 The kernels are for CPUs. They take x in bfloat16, 8 bits of mantissa, add up in float32 and round
 the sums to bfloat16. What has a gradient, and is not packed, is computed with the decoded matrix.
 
-Explained in: chapter 17_hardware, section "Weights in few bits".
+Explained in: chapters/17_hardware, section "Weights in few bits".
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class PackedWeight(Tensor):
 
     It cannot be changed in place and has no gradient. What it is multiplied with may have one.
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
 
     def decode(self) -> Float[Tensor, "N D"]:
@@ -125,7 +125,7 @@ class GroupedWeight(PackedWeight):
         tensor([ 0., 32., 64., 96.])
 
     Source: formats of this kind: [dettmers2023case]
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
 
     @staticmethod
@@ -235,7 +235,7 @@ class RowWeight(PackedWeight):
         tensor([[ 63.5000, -64.0000]])
 
     Source: [dettmers2022llm]
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
 
     @staticmethod
@@ -296,7 +296,7 @@ def set_weight(model: nn.Module, name: str, weight: PackedWeight) -> None:
         >>> layer(torch.eye(16)[-1:])
         tensor([[-32.]])
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
     check_module("model", model)
     if not isinstance(weight, PackedWeight):

@@ -1,6 +1,6 @@
 """Where numbers live: formats bit by bit, memory of training, and weights in few bits.
 
-Explained in: chapter 17_hardware.
+Explained in: chapters/17_hardware.
 """
 
 from tfbook.hardware.blocks import BLOCK_FORMATS, BlockCodes, decode_blocks, encode_blocks

@@ -3,7 +3,7 @@
 A number of 4 bits, e2m1, is one of 0, ½, 1, 1½, 2, 3, 4, 6 with a sign. A block of neighbours
 shares a scale that brings its largest number near 6.
 
-Explained in: chapter 17_hardware, section "Numbers bit by bit".
+Explained in: chapters/17_hardware_deeper, section "Block formats".
 """
 
 from typing import NamedTuple
@@ -31,7 +31,7 @@ class BlockCodes(NamedTuple):
         factor: what all scales are multiplied with, float32; 1 for MXFP4.
         form: "mxfp4" or "nvfp4".
 
-    Explained in: chapter 17_hardware, section "Numbers bit by bit".
+    Explained in: chapters/17_hardware_deeper, section "Block formats".
     """
 
     codes: Tensor
@@ -67,7 +67,7 @@ def encode_blocks(x: Float[Tensor, "*S D"], form: str) -> BlockCodes:
         (4.25, tensor([2., 3., 3., 3.]))
 
     Source: [rouhani2023microscaling], [nvidia2025pretraining]
-    Explained in: chapter 17_hardware, section "Numbers bit by bit".
+    Explained in: chapters/17_hardware_deeper, section "Block formats".
     """
     check_float("x", x, min_dims=1)
     check_choice("form", form, BLOCK_FORMATS)
@@ -103,7 +103,7 @@ def decode_blocks(
     Raises:
         TypeError: if blocks is something else, or dtype no floating-point dtype.
 
-    Explained in: chapter 17_hardware, section "Numbers bit by bit".
+    Explained in: chapters/17_hardware_deeper, section "Block formats".
     """
     if not isinstance(blocks, BlockCodes):
         raise TypeError(f"blocks must be BlockCodes, got {type(blocks).__name__}")

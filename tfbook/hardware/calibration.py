@@ -5,7 +5,7 @@ GPTQ makes up for each column's error in the columns that are still to come. AWQ
 meet large inputs a finer grid. A rotation spreads outliers over all columns before anything is
 rounded.
 
-Explained in: chapter 17_hardware, section "Weights in few bits".
+Explained in: chapters/17_hardware_deeper, section "Second order and rotation".
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class Scaled(NamedTuple):
         scale: one factor for each column, (D,); x is divided by it, or the part before.
         power: α, by which it was made of the inputs.
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware_deeper, section "Second order and rotation".
     """
 
     quantised: Quantised
@@ -58,7 +58,7 @@ def output_error(
         >>> output_error(torch.eye(2), 1.125 * torch.eye(2), torch.ones(1, 2))
         0.125
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware_deeper, section "Second order and rotation".
     """
     weight, inputs = _read(weight, inputs)
     check_float("other", other)
@@ -106,7 +106,7 @@ def gptq(
     Cost: O(D³ + N D²), computed in float64.
 
     Source: [frantar2023gptq]
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware_deeper, section "Second order and rotation".
     """
     found = quantise(weight, bits, shared=shared, symmetric=symmetric)
     left, inputs = _read(weight, inputs)  # what is left of W to be rounded
@@ -163,7 +163,7 @@ def awq(
         ValueError: for a shape that does not fit, a number out of range, or results all 0.
 
     Source: [lin2024awq]
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware_deeper, section "Second order and rotation".
     """
     check_number("steps", steps, 1, 1000, whole=True)
     exact, seen = _read(weight, inputs)
@@ -200,7 +200,7 @@ def hadamard(n: int) -> Float[Tensor, "N N"]:
                 [ 0.7071, -0.7071]])
 
     Source: [ashkboos2024quarot]
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware_deeper, section "Second order and rotation".
     """
     check_number("n", n, 1, 2**14, whole=True)
     if n & (n - 1):
@@ -231,7 +231,7 @@ def rotate(x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         tensor([0.5000, 0.5000, 0.5000, 0.5000])
 
     Source: [ashkboos2024quarot]
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware_deeper, section "Second order and rotation".
     """
     check_float("x", x, min_dims=1)
     if not x.shape[-1]:

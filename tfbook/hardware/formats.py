@@ -9,7 +9,7 @@ E and M the fields read as whole numbers, a pattern stands for
 but for the patterns at the top, which may be infinity or NaN. Within one exponent all numbers are
 equally far apart, 2^(E − bias − m), so rounding is a division, a ``round`` and a shift.
 
-Explained in: chapter 17_hardware, section "Numbers bit by bit".
+Explained in: chapters/17_hardware, section "Numbers bit by bit".
 """
 
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class FloatFormat:
         (8, 448.0, 0.015625, 0.001953125)
 
     Source: of 8 bits: [micikevicius2022fp8], of 4: [rouhani2023microscaling]
-    Explained in: chapter 17_hardware, section "Numbers bit by bit".
+    Explained in: chapters/17_hardware, section "Numbers bit by bit".
     """
 
     name: str
@@ -150,7 +150,7 @@ class IntFormat:
         ValueError: if it is out of range.
 
     Source: [jacob2018quantization]
-    Explained in: chapter 17_hardware, section "Numbers bit by bit".
+    Explained in: chapters/17_hardware, section "Numbers bit by bit".
     """
 
     name: str
@@ -224,7 +224,7 @@ def encode(
         [2, 12, 5, 7]
 
     Source: stochastic: [gupta2015deep]
-    Explained in: chapter 17_hardware, section "Numbers bit by bit".
+    Explained in: chapters/17_hardware, section "Numbers bit by bit".
     """
     check_float("x", x)
     _check_form(form)
@@ -274,7 +274,7 @@ def decode(
         >>> decode(torch.arange(8), FORMATS["e2m1"])
         tensor([0.0000, 0.5000, 1.0000, 1.5000, 2.0000, 3.0000, 4.0000, 6.0000])
 
-    Explained in: chapter 17_hardware, section "Numbers bit by bit".
+    Explained in: chapters/17_hardware, section "Numbers bit by bit".
     """
     codes = _read_codes(codes, form)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
@@ -309,7 +309,7 @@ def round_to(
         >>> round_to(torch.tensor([0.1, 1.1, 500.0]), FORMATS["bf16"])
         tensor([1.0010e-01, 1.1016e+00, 5.0000e+02])
 
-    Explained in: chapter 17_hardware, section "Numbers bit by bit".
+    Explained in: chapters/17_hardware, section "Numbers bit by bit".
     """
     how = {"saturate": saturate, "stochastic": stochastic, "generator": generator}
     return decode(encode(x, form, **how), form, dtype=x.dtype)
@@ -333,7 +333,7 @@ def to_torch(codes: Integer[Tensor, "*S"], form: Format) -> Tensor:
         >>> to_torch(torch.tensor([0b0_0111_000, 0b1_1111_110]), FORMATS["e4m3"]).float()
         tensor([   1., -448.])
 
-    Explained in: chapter 17_hardware, section "Numbers bit by bit".
+    Explained in: chapters/17_hardware, section "Numbers bit by bit".
     """
     codes = _read_codes(codes, form)
     if form.dtype is None:

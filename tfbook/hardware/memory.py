@@ -5,7 +5,7 @@ segments and computes the inside of a segment again when its turn comes: of L bl
 k, L / k inputs are kept and the inside of one segment at a time, least at k = √L, for one more
 forward pass.
 
-Explained in: chapter 17_hardware, section "Memory of a training step".
+Explained in: chapters/17_hardware, section "Memory of a training step".
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -95,7 +95,7 @@ def recompute(function: Callable[[Tensor], Tensor], x: Float[Tensor, "*S"]) -> T
         tensor([2., 4.])
 
     Source: [chen2016training]
-    Explained in: chapter 17_hardware, section "Memory of a training step".
+    Explained in: chapters/17_hardware, section "Memory of a training step".
     """
     check_callable("function", function)
     check_float("x", x)
@@ -129,7 +129,7 @@ def run_checkpointed(
         24
 
     Source: [chen2016training]
-    Explained in: chapter 17_hardware, section "Memory of a training step".
+    Explained in: chapters/17_hardware, section "Memory of a training step".
     """
     check_list("blocks", blocks)
     blocks = list(blocks)
@@ -169,7 +169,7 @@ def best_segment(n_layers: int) -> int:
         [1, 3, 4, 5]
 
     Source: [chen2016training]
-    Explained in: chapter 17_hardware, section "Memory of a training step".
+    Explained in: chapters/17_hardware, section "Memory of a training step".
     """
     check_number("n_layers", n_layers, 1, 10**6, whole=True)
     root = int(n_layers**0.5)
@@ -192,7 +192,7 @@ def saved_bytes(run: Callable[[], object], *, besides: Iterable[Tensor] = ()) ->
         >>> saved_bytes(lambda: x.exp().sin())  # what exp returned serves both
         20
 
-    Explained in: chapter 17_hardware, section "Memory of a training step".
+    Explained in: chapters/17_hardware, section "Memory of a training step".
     """
     check_callable("run", run)
     check_list("besides", besides, sized=False)
@@ -245,7 +245,7 @@ def checkpointed_bytes(
         [2397, 241, 615, 2397]
 
     Source: [chen2016training]
-    Explained in: chapter 17_hardware, section "Memory of a training step".
+    Explained in: chapters/17_hardware, section "Memory of a training step".
     """
     _check_config(config)
     if every is None:
@@ -274,7 +274,7 @@ class TrainingMemory(NamedTuple):
         optimizer: its means, and with mixed precision the weights in float32.
         activations: what is kept for the backward pass.
 
-    Explained in: chapter 17_hardware, section "Memory of a training step".
+    Explained in: chapters/17_hardware, section "Memory of a training step".
     """
 
     weights: int
@@ -324,7 +324,7 @@ def training_memory(
         ([237, 237, 1424, 1205], 3104)
 
     Source: [micikevicius2018mixed]
-    Explained in: chapter 17_hardware, section "Memory of a training step".
+    Explained in: chapters/17_hardware, section "Memory of a training step".
     """
     _check_config(config)
     check_choice("optimizer", optimizer, OPTIMIZER_BYTES)
@@ -365,7 +365,7 @@ def largest_batch(
         >>> [largest_batch(config, room, 1024, precision="mixed", every=k) for k in (None, 1)]
         [62, 619]
 
-    Explained in: chapter 17_hardware, section "Memory of a training step".
+    Explained in: chapters/17_hardware, section "Memory of a training step".
     """
     check_number("memory", memory, above=0)
 

@@ -5,7 +5,7 @@ whether the zero point z is 0, is the whole difference between the schemes. The 
 decode and multiply; what runs fast is a packed weight (:class:`tfbook.blocks.PackedWeight`), which
 holds the same numbers for a kernel.
 
-Explained in: chapter 17_hardware, section "Weights in few bits".
+Explained in: chapters/17_hardware, section "Weights in few bits".
 """
 
 import copy
@@ -53,7 +53,7 @@ class Quantised(NamedTuple):
         zero: z of the same shape, whole numbers; 0 where 0 is in the middle.
         bits: of a number.
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
 
     codes: Tensor
@@ -95,7 +95,7 @@ def quantise(
         tensor([[-2,  0,  1]], dtype=torch.int8)
 
     Source: [jacob2018quantization]
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
     check_number("bits", bits, 2, 8, whole=True)
     check_bool("symmetric", symmetric)
@@ -130,7 +130,7 @@ def restore(
         >>> restore(quantise(torch.tensor([[1.27, 0.013]])))
         tensor([[1.2700, 0.0100]])
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
     if not isinstance(quantised, Quantised):
         raise TypeError(f"quantised must be Quantised, got {type(quantised).__name__}")
@@ -164,7 +164,7 @@ class QuantisedLinear(nn.Module):
         >>> QuantisedLinear(layer, 4)(torch.eye(3)).T
         tensor([[ 1.0000, -0.5714,  0.1429]])
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
 
     def __init__(
@@ -230,7 +230,7 @@ def quantise_model(
           (1): ReLU()
         )
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
     model, names = _linear_maps(model, skip)
     for name in names:
@@ -260,7 +260,7 @@ def pack(quantised: Quantised, dtype: torch.dtype = torch.float32) -> PackedWeig
         >>> pack(quantise(weight, 8))
         RowWeight(shape=(16, 32), 544 bytes)
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
     if not isinstance(quantised, Quantised):
         raise TypeError(f"quantised must be Quantised, got {type(quantised).__name__}")
@@ -298,7 +298,7 @@ def pack_model(
         >>> pack_model(nn.Sequential(nn.Linear(64, 32)))[0].weight
         GroupedWeight(shape=(32, 64), 1,280 bytes)
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
     if bits not in (4, 8):
         raise ValueError(f"bits must be 4 or 8, got {bits}")
@@ -354,7 +354,7 @@ def linear_outliers(
         tensor([[  1.0000,   0.5039, 100.0000]])
 
     Source: [dettmers2022llm]
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
     check_float("x", x, min_dims=1)
     check_float("weight", weight, min_dims=2)

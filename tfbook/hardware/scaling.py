@@ -1,6 +1,6 @@
 """Loss scaling: gradients of half precision kept out of the range where they become 0.
 
-Explained in: chapter 17_hardware, section "Numbers bit by bit".
+Explained in: chapters/17_hardware, section "Numbers bit by bit".
 """
 
 import torch
@@ -43,7 +43,7 @@ class LossScaler:
         (True, tensor([-0.5000]))
 
     Source: [micikevicius2018mixed]
-    Explained in: chapter 17_hardware, section "Numbers bit by bit".
+    Explained in: chapters/17_hardware, section "Numbers bit by bit".
     """
 
     def __init__(

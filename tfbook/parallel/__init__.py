@@ -5,7 +5,7 @@ the data, ZeRO, layers cut by tensors, sequences cut by rows, layers in a pipeli
 several devices. Each is a few lines for reading; PyTorch has them all, and the tests compare. A
 planner says which ways of splitting a training fit, and how long a step would take.
 
-Explained in: chapter 17_hardware, section "Many devices".
+Explained in: chapters/17_hardware, section "Many devices".
 """
 
 from tfbook.parallel.collectives import (

@@ -5,7 +5,7 @@ all at once. After p − 1 such steps every process has the sum of one piece (re
 p − 1 more everybody has every piece (all-gather); both together are an all-reduce. PyTorch's own
 are in ``torch.distributed``; these are for reading, and give the same.
 
-Explained in: chapter 17_hardware, section "Many devices".
+Explained in: chapters/17_hardware, section "Many devices".
 """
 
 from collections.abc import Callable, Sequence
@@ -55,7 +55,7 @@ def ring_reduce_scatter(
         tensor([0, 1, 2])
 
     Source: [patarasuk2009bandwidth]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     _check(x, group)
     check_callable("reduce", reduce)
@@ -93,7 +93,7 @@ def ring_all_gather(
         [tensor([0, 1, 2])]
 
     Source: [patarasuk2009bandwidth]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     _check(x, group)
     p, r = group.size, group.rank
@@ -133,7 +133,7 @@ def ring_all_reduce(
         tensor([1., 1.])
 
     Source: [patarasuk2009bandwidth]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     own = ring_reduce_scatter(x, group, reduce=reduce)
     likes = x.detach().reshape(-1).tensor_split(group.size)
@@ -162,7 +162,7 @@ def doubling_all_reduce(x: Float[Tensor, "*S"], group: Group) -> Float[Tensor, "
         tensor([1., 1.])
 
     Source: [thakur2005optimization]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     _check(x, group)
     p = group.size
@@ -203,7 +203,7 @@ def all_to_all(
         [tensor([0, 1])]
 
     Source: [thakur2005optimization]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     check_list("pieces", pieces)
     check_group(group)

@@ -6,7 +6,7 @@ like one that is not, and autograd does the rest.
 
 The gradient that each process begins with is that of the one loss that all of them computed alike.
 
-Explained in: chapter 17_hardware, section "Many devices".
+Explained in: chapters/17_hardware, section "Many devices".
 """
 
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def copy_to(x: Float[Tensor, "..."], group: Group) -> Float[Tensor, "..."]:
         tensor([1., 1.])
 
     Source: [shoeybi2019megatron], f
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     _check(x, group)
     return _Linear.apply(x, lambda x: x.view_as(x), lambda g: ring_all_reduce(g, group))
@@ -82,7 +82,7 @@ def sum_over(x: Float[Tensor, "..."], group: Group) -> Float[Tensor, "..."]:
         tensor([1., 1.])
 
     Source: [shoeybi2019megatron], g
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     _check(x, group)
     return _Linear.apply(x, lambda x: ring_all_reduce(x, group), lambda g: g)
@@ -107,7 +107,7 @@ def gather(x: Float[Tensor, "..."], group: Group, dim: int) -> Float[Tensor, "..
         tensor([1., 1.])
 
     Source: [korthikanti2022reducing]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     _check_dim(x, group, dim)
     return _Linear.apply(x, lambda x: _joined(x, group, dim), lambda g: _summed(g, group, dim))
@@ -132,7 +132,7 @@ def scatter_sum(x: Float[Tensor, "..."], group: Group, dim: int) -> Float[Tensor
         tensor([1., 1.])
 
     Source: [korthikanti2022reducing]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     _check_dim(x, group, dim, cut=True)
     return _Linear.apply(x, lambda x: _summed(x, group, dim), lambda g: _joined(g, group, dim))
@@ -155,7 +155,7 @@ def scatter(x: Float[Tensor, "..."], group: Group, dim: int) -> Float[Tensor, ".
         tensor([1., 1.])
 
     Source: [korthikanti2022reducing]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     _check_dim(x, group, dim, cut=True)
     part = lambda x: x.chunk(group.size, dim)[group.rank].clone()  # noqa: E731
@@ -185,7 +185,7 @@ def swap(x: Float[Tensor, "..."], group: Group, cut: int, join: int) -> Float[Te
         torch.Size([2, 3])
 
     Source: [jacobs2023ulysses]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     _check_dim(x, group, cut, cut=True)
     _check_dim(x, group, join)

@@ -4,7 +4,7 @@ Everything but attention treats rows by themselves. For attention keys and value
 each process attends to what it has just heard, and merges the answers by their log-sum-exp, which
 is exact. Or an all-to-all turns rows of all heads into heads of all rows, and back.
 
-Explained in: chapter 17_hardware, section "Many devices".
+Explained in: chapters/17_hardware, section "Many devices".
 """
 
 import math
@@ -49,7 +49,7 @@ def rows_of(n: int, p: int, rank: int, *, order: str = "zigzag") -> Int[Tensor, 
         ([0, 1, 6, 7], [2, 3, 4, 5])
 
     Source: [dubey2024herd]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     check_choice("order", order, ORDERS)
     check_number("p", p, 1, 2**20, whole=True)
@@ -80,7 +80,7 @@ def ring_pairs(n: int, p: int, *, order: str = "zigzag") -> list[int]:
         ([10, 26], [18, 18])
 
     Source: [brandon2023striped]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     check_number("p", p, 1, 2**20, whole=True)
     return [int((rows_of(n, p, rank, order=order) + 1).sum()) for rank in range(p)]
@@ -130,7 +130,7 @@ def attend_ring(
         True
 
     Source: [liu2023ring]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     _check(q, k, v, causal, scale)
     check_group(group)
@@ -233,7 +233,7 @@ def attend_ulysses(
         torch.Size([2, 4, 5])
 
     Source: [jacobs2023ulysses]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     _check(q, k, v, causal, scale)
     check_group(group)

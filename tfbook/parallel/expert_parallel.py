@@ -3,7 +3,7 @@
 A row is sent to the process of its expert by an all-to-all, and the answer comes back by another.
 How many rows travel where the router decides anew each time, so processes tell each other first.
 
-Explained in: chapter 17_hardware, section "Many devices".
+Explained in: chapters/17_hardware, section "Many devices".
 """
 
 import copy
@@ -51,7 +51,7 @@ class SplitExperts(nn.Module):
         (torch.Size([2, 5, 8]), [20])
 
     Source: [lepikhin2021gshard]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     def __init__(self, moe: MixtureOfExperts, group: Group):

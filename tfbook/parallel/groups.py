@@ -4,7 +4,7 @@ A :class:`Group` is some of the processes of a run in an order. It can do two th
 receive; all else in this room is written with them. A :class:`Grid` puts the processes on a grid,
 whose rows are the groups of data, tensor and pipeline parallelism.
 
-Explained in: chapter 17_hardware, section "Many devices".
+Explained in: chapters/17_hardware, section "Many devices".
 """
 
 import math
@@ -25,7 +25,7 @@ LONGEST = 86_400.0
 class PeerLost(RuntimeError):
     """A process that another one waits for has ended, or says nothing.
 
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
 
@@ -53,7 +53,7 @@ class Group:
         >>> group.rank, group.size, group.traffic
         (0, 1, Traffic(messages=0, bytes=0))
 
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     def __init__(self, ranks: Sequence[int] | None = None, *, patience: float = 60.0):
@@ -155,7 +155,7 @@ class Group:
 class Sending:
     """A message on its way.
 
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     def __init__(self, group: Group, work: object, place: int, x: Tensor):
@@ -201,7 +201,7 @@ class Grid:
         {'pipeline': 0, 'data': 0, 'tensor': 0}
 
     Source: [narayanan2021efficient]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     def __init__(

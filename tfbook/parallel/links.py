@@ -4,7 +4,7 @@ A message of n bytes takes latency + n / bandwidth. A collective over p processe
 messages, one after another; how many, and of how many bytes, is what tells one algorithm from
 another.
 
-Explained in: chapter 17_hardware, section "Many devices".
+Explained in: chapters/17_hardware, section "Many devices".
 """
 
 import math
@@ -30,7 +30,7 @@ class Traffic(NamedTuple):
         >>> Traffic(1, 100) + Traffic(2, 50)
         Traffic(messages=3, bytes=150)
 
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     messages: float
@@ -62,7 +62,7 @@ class Link:
         0.00102
 
     Source: [hockney1994communication]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     name: str
@@ -146,7 +146,7 @@ def collective_traffic(name: str, size: float, p: int) -> Traffic:
         Traffic(messages=6, bytes=1500.0)
 
     Source: [patarasuk2009bandwidth]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     check_choice("name", name, COLLECTIVES)
     check_number("size", size, 0)
@@ -173,7 +173,7 @@ def crossing_bytes(link: Link, p: int) -> float:
         88
 
     Source: [patarasuk2009bandwidth]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     if not isinstance(link, Link):
         raise TypeError(f"link must be a Link, got {type(link).__name__}")

@@ -4,7 +4,7 @@ A stage does what its schedule says: it receives what the stage before has made 
 computes, and sends it on; on the way back it receives a gradient and sends one. PyTorch has this as
 ``torch.distributed.pipelining``.
 
-Explained in: chapter 17_hardware, section "Many devices".
+Explained in: chapters/17_hardware, section "Many devices".
 """
 
 import copy
@@ -41,7 +41,7 @@ def layers_of(n_layers: int, p: int, stage: int) -> range:
         [[0, 1], [2, 3, 4]]
 
     Source: [huang2019gpipe]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     check_number("n_layers", n_layers, 1, 2**31, whole=True)
     check_number("p", p, 1, n_layers, whole=True)
@@ -76,7 +76,7 @@ class Stage(nn.Module):
         torch.Size([1, 3, 11])
 
     Source: [huang2019gpipe]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     def __init__(self, model: DecoderOnly, p: int, number: int):
@@ -156,7 +156,7 @@ def run_pipeline(
         0
 
     Source: [huang2019gpipe], [narayanan2019pipedream]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     if not isinstance(stage, Stage):
         raise TypeError(f"stage must be a Stage, got {type(stage).__name__}")
@@ -217,7 +217,7 @@ def add_tied_gradients(stage: Stage, group: Group) -> None:
         >>> add_tied_gradients(Stage(model, 1, 0), Group())
 
     Source: [narayanan2021efficient]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     if not isinstance(stage, Stage):
         raise TypeError(f"stage must be a Stage, got {type(stage).__name__}")

@@ -5,7 +5,7 @@ of memory, messages cost latency and bandwidth, a pipeline has its bubble; these
 Against published runs it is right to some ten per cent, which is enough to see which ways are worth
 a try, and why.
 
-Explained in: chapter 17_hardware, section "Many devices".
+Explained in: chapters/17_hardware, section "Many devices".
 """
 
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class Cluster:
         'InfiniBand HDR'
 
     Source: [narayanan2021efficient]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     machine: Machine
@@ -103,7 +103,7 @@ class Plan:
             what all devices could do in that time.
         sent: bytes that the busiest device sends in a step, by axis.
 
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     split: Split
@@ -164,7 +164,7 @@ def estimate(
         (True, True)
 
     Source: [narayanan2021efficient], [korthikanti2022reducing], [touvron2023llama]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     if not isinstance(cluster, Cluster):
         raise TypeError(f"cluster must be a Cluster, got {type(cluster).__name__}")
@@ -254,7 +254,7 @@ def plans(
         (8, True)
 
     Source: [narayanan2021efficient]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     check_decoder(config)
     if not isinstance(cluster, Cluster):

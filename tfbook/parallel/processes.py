@@ -5,7 +5,7 @@ a function, from a program or a notebook, and brings home what each returns. Wha
 of them, the others are ended, and the caller gets one error that says what it was, in the time that
 was given.
 
-Explained in: chapter 17_hardware, section "Many devices".
+Explained in: chapters/17_hardware, section "Many devices".
 """
 
 import io
@@ -67,7 +67,7 @@ def launch(
             it was ended from outside.
         TimeoutError: if they have not ended in time.
 
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     if not callable(function) or not hasattr(function, "__qualname__"):
         raise TypeError(f"function must be a function, got {type(function).__name__}")

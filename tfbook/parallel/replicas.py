@@ -5,7 +5,7 @@ all-reduce after the backward pass makes p processes compute what one does. PyTo
 ``DistributedDataParallel`` does this too, and begins with the last layers' gradients while the
 first layers' are still being computed.
 
-Explained in: chapter 17_hardware, section "Many devices".
+Explained in: chapters/17_hardware, section "Many devices".
 """
 
 from collections.abc import Iterable
@@ -48,7 +48,7 @@ def gradient_buckets(
         [65, 100]
 
     Source: [li2020pytorch]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     check_number("bucket_bytes", bucket_bytes, 1, LARGEST, whole=True)
     buckets, room = [], -1
@@ -95,7 +95,7 @@ def average_gradients(
         tensor([[1., 1.]])
 
     Source: [li2020pytorch]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     check_group(group)
     if weight is not None:
@@ -126,7 +126,7 @@ def same_weights(model: nn.Module, group: Group) -> None:
     Example:
         >>> same_weights(nn.Linear(2, 1), Group())
 
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     check_group(group)
     if not isinstance(model, nn.Module):

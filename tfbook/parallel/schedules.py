@@ -4,7 +4,7 @@ A model of p stages reads its batch in m micro-batches. A stage can begin a forw
 stage before has done it, and a backward pass when the stage behind has. A schedule is the order in
 which each stage does its tasks; when they happen follows from that.
 
-Explained in: chapter 17_hardware, section "Many devices".
+Explained in: chapters/17_hardware, section "Many devices".
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class PipelineTask(NamedTuple):
         kind: "F" for forward, "B" for backward.
         micro: which micro-batch.
 
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     kind: str
@@ -43,7 +43,7 @@ class PipelineTask(NamedTuple):
 class Span(NamedTuple):
     """When a stage does a task.
 
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     task: PipelineTask
@@ -74,7 +74,7 @@ def gpipe(p: int, m: int) -> Schedule:
         .  F0 F1 B0 B1 .
 
     Source: [huang2019gpipe]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     _check(p, m)
     each = [PipelineTask(kind, micro) for kind in "FB" for micro in range(m)]
@@ -105,7 +105,7 @@ def one_forward_one_backward(p: int, m: int) -> Schedule:
         .  F0 B0 F1 B1 F2 B2 .
 
     Source: [narayanan2019pipedream], [narayanan2021efficient]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     _check(p, m)
     schedule = []
@@ -138,7 +138,7 @@ def bubble_fraction(p: int, m: int, *, chunks: int = 1) -> float:
         (0.42857142857142855, 0.1, 0.1)
 
     Source: [huang2019gpipe], chunks: [narayanan2021efficient]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     _check(p, m)
     check_number("chunks", chunks, 1, MOST, whole=True)
@@ -172,7 +172,7 @@ def timeline(
 Span(task=PipelineTask(kind='B', micro=0), start=2.0, end=4.0)]
 
     Source: [huang2019gpipe]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     times = {"F": forward, "B": backward}
     for name, value in (("forward", forward), ("backward", backward)):
@@ -212,7 +212,7 @@ def idle_share(
         (0.428571, 0.428571)
 
     Source: [huang2019gpipe]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     spans = timeline(schedule, forward=forward, backward=backward)
     whole = max(span.end for stage in spans for span in stage)
@@ -235,7 +235,7 @@ def in_flight(schedule: Sequence[Sequence[PipelineTask]]) -> list[int]:
         ([8, 8, 8], [3, 2, 1])
 
     Source: [narayanan2021efficient]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     most = []
     for tasks in _read(schedule):
@@ -266,7 +266,7 @@ def schedule_table(
         F0 .  .  .  B0 B0
         .  F0 B0 B0 .  .
 
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     for name, value in (("forward", forward), ("backward", backward)):
         check_number(name, value, 1, 100, whole=True)

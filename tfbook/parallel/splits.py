@@ -5,7 +5,7 @@ numbers, FLOPs and messages of each pipeline stage from the account of the model
 :meth:`tfbook.models.TransformerConfig.parts`. The counts of weights and messages are those of the
 modules of this room.
 
-Explained in: chapter 17_hardware, section "Many devices".
+Explained in: chapters/17_hardware, section "Many devices".
 """
 
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ class Bytes(NamedTuple):
         activation: of a number that is computed, kept or sent.
 
     Source: [rajbhandari2020zero]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     weight: int = 2
@@ -79,7 +79,7 @@ class Split:
         64
 
     Source: [narayanan2021efficient], sequence and recompute: [korthikanti2022reducing]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     data: int = 1
@@ -137,7 +137,7 @@ class StageAccount(NamedTuple):
         tensor: messages of one micro-batch within a layer.
         pipeline: messages of one micro-batch to other stages.
 
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     weights: int
@@ -182,7 +182,7 @@ def stage_accounts(
         '51 GB'
 
     Source: [korthikanti2022reducing], [narayanan2021efficient]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     _check(config, split, n, each)
     m, t, p = split.micro_batches(batch), split.tensor, split.pipeline
@@ -311,7 +311,7 @@ def step_traffic(
         2.0
 
     Source: [rajbhandari2020zero]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     if not isinstance(account, StageAccount):
         raise TypeError(f"account must be a StageAccount, got {type(account).__name__}")

@@ -9,7 +9,7 @@ With ``sequence`` the rows between the cut parts, in norms and dropout, are cut 
 keeps N/p tokens. The all-reduce becomes a reduce-scatter at the end of one part and an all-gather
 at the beginning of the next, which send the same bytes.
 
-Explained in: chapter 17_hardware, section "Many devices".
+Explained in: chapters/17_hardware, section "Many devices".
 """
 
 import copy
@@ -51,7 +51,7 @@ class PartialSum(nn.Module):
         torch.Size([1, 2, 3])
 
     Source: [shoeybi2019megatron], sequence: [korthikanti2022reducing]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     def __init__(
@@ -99,7 +99,7 @@ def split_ffn(ffn: FeedForward, group: Group, *, sequence: bool = False) -> Part
         torch.Size([1, 2, 3])
 
     Source: [shoeybi2019megatron]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     if not isinstance(ffn, FeedForward):
         raise TypeError(f"ffn must be a FeedForward, got {type(ffn).__name__}")
@@ -140,7 +140,7 @@ def split_attention(
         torch.Size([1, 3, 4])
 
     Source: [shoeybi2019megatron]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     if not isinstance(attention, MultiHeadAttention):
         raise TypeError(f"attention must be MultiHeadAttention, got {type(attention).__name__}")
@@ -185,7 +185,7 @@ def split_model(model: DecoderOnly, group: Group, *, sequence: bool = False) -> 
         torch.Size([1, 3, 11])
 
     Source: [shoeybi2019megatron], sequence: [korthikanti2022reducing]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     if not isinstance(model, DecoderOnly):
         raise TypeError(f"model must be a DecoderOnly, got {type(model).__name__}")

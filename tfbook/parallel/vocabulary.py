@@ -4,7 +4,7 @@ The table of the embedding and the scores of all tokens are among the largest te
 Neither is ever whole here: a token's row comes from the process that has it, and the loss needs of
 the scores a maximum, a sum and one number for each place.
 
-Explained in: chapter 17_hardware, section "Many devices".
+Explained in: chapters/17_hardware, section "Many devices".
 """
 
 import torch
@@ -42,7 +42,7 @@ class SplitEmbedding(nn.Embedding):
         torch.Size([1, 2, 3])
 
     Source: [shoeybi2019megatron]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     def __init__(self, embed: nn.Embedding, group: Group):
@@ -80,7 +80,7 @@ class SplitHead(nn.Module):
         torch.Size([1, 2, 5])
 
     Source: [shoeybi2019megatron]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     def __init__(self, head: LanguageHead, group: Group, *, sequence: bool = False):
@@ -132,7 +132,7 @@ def split_loss(
         tensor(2.0794)
 
     Source: [shoeybi2019megatron]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     check_float("logits", logits, min_dims=1)
     check_tensor("targets", targets)

@@ -8,7 +8,7 @@ Stages 1 and 2 send what data parallelism sends: an all-reduce *is* a reduce-sca
 and the all-gather the update has its place. Stage 3 gathers the weights twice, once for the forward
 and once for the backward pass: half as much again.
 
-Explained in: chapter 17_hardware, section "Many devices".
+Explained in: chapters/17_hardware, section "Many devices".
 """
 
 import weakref
@@ -61,7 +61,7 @@ class ZeroOptimizer:
         >>> optimizer.step()
 
     Source: [rajbhandari2020zero]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Sharded(nn.Module):
         tensor([1., 1., 1., 1., 1., 1., 1., 1.])
 
     Source: [rajbhandari2020zero], [zhao2023fsdp]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
 
     def __init__(self, module: nn.Module, group: Group):
@@ -252,7 +252,7 @@ def shard(model: nn.Module, group: Group) -> Sharded:
         3
 
     Source: [zhao2023fsdp]
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     check_module("model", model)
     check_group(group)

@@ -1,6 +1,6 @@
 """One model that serves many: a cache in pages, and a batch that is made anew for every token.
 
-Explained in: chapter 17_hardware, section "Serving many".
+Explained in: chapters/17_hardware, section "Serving many".
 """
 
 from tfbook.serving.batching import Server, ServerStats, Streamed

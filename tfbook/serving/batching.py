@@ -4,7 +4,7 @@ Sequences of a batch that is filled once wait for the longest of them. Here the 
 for every token: whoever has ended is gone, and whoever waits is read in. Each gets the tokens that
 it would get alone.
 
-Explained in: chapter 17_hardware, section "Serving many".
+Explained in: chapters/17_hardware, section "Serving many".
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ class Streamed(NamedTuple):
         token: the token.
         last: whether the request has ended with it.
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     request: int
@@ -53,7 +53,7 @@ class ServerStats:
         preempted: how often a sequence lost its pages to an older one, to be read again later.
         most_pages: the most pages that were held at once.
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     steps: int = 0
@@ -103,7 +103,7 @@ class Server:
         [0, 1, 0, 1, 1]
 
     Source: [yu2022orca], [kwon2023efficient]
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 Attention reads the pages of a sequence as if they lay behind one another. Here they are gathered
 into one tensor for each step, which copies them; the kernels of a GPU read them where they are.
 
-Explained in: chapter 17_hardware, section "Serving many".
+Explained in: chapters/17_hardware, section "Serving many".
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class RaggedKVState(KVState):
         seen: M, the longest.
         lengths: how many keys each sequence has, (B,).
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     lengths: Int[Tensor, " B"]
@@ -73,7 +73,7 @@ class PagedCache:
         768
 
     Source: [kwon2023efficient]
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     def __init__(self, model: DecoderOnly, n_pages: int, page_size: int):

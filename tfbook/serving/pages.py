@@ -4,7 +4,7 @@ Memory for keys and values is cut into pages of a few tokens. A sequence has a t
 the order of its tokens, wherever they lie; it takes a page when it needs one, so that less than one
 page of each sequence is empty. Sequences that begin alike share the pages that they have in common.
 
-Explained in: chapter 17_hardware, section "Serving many".
+Explained in: chapters/17_hardware, section "Serving many".
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ MOST = 2**31
 class OutOfPages(RuntimeError):
     """No page is free.
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
 
@@ -48,7 +48,7 @@ class PageTable:
         (2, [0, 2])
 
     Source: [kwon2023efficient]
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     def __init__(self, n_pages: int, page_size: int, *, share: bool = True):

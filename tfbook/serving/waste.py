@@ -1,6 +1,6 @@
 """What a batch that is filled once computes and holds for nothing.
 
-Explained in: chapter 17_hardware, section "Serving many".
+Explained in: chapters/17_hardware, section "Serving many".
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class StaticBatches(NamedTuple):
         filled: rows that are ever written of all that were set aside.
         reserved: rows that were set aside, over all batches.
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     steps: int
@@ -67,7 +67,7 @@ def static_batches(prompts: Sequence[int], new_tokens: Sequence[int], batch: int
         (10, 20, 11, 0.45)
 
     Source: [yu2022orca]
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
     check_number("batch", batch, 1, MOST, whole=True)
     for name, values in (("prompts", prompts), ("new_tokens", new_tokens)):
@@ -109,7 +109,7 @@ def paged_waste(lengths: Sequence[int], page_size: int) -> float:
         0.24
 
     Source: [kwon2023efficient]
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
     check_list("lengths", lengths)
     check_number("page_size", page_size, 1, MOST, whole=True)

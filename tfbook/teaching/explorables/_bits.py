@@ -50,7 +50,7 @@ def float_bits(
         (65536.0, 512.0)
 
     Source: of 8 bits: [micikevicius2022fp8], of 4: [rouhani2023microscaling].
-    Explained in: chapter 17_hardware, section "Numbers bit by bit".
+    Explained in: chapters/17_hardware, section "Numbers bit by bit".
     """
     if code is not None:
         one_of("format", *NAMES)(format)

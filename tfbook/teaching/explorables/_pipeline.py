@@ -54,7 +54,7 @@ def pipeline_schedule(
         (0.2, [4, 3, 2, 1])
 
     Source: [huang2019gpipe], [narayanan2019pipedream], [narayanan2021efficient].
-    Explained in: chapter 17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware, section "Many devices".
     """
     last = (MOST["stages"] + MOST["micro_batches"]) * (1 + MOST["backward"])
     checks = {

@@ -54,7 +54,7 @@ def quantisation_error(
         (0.12, 0.166015625, 4.5)
 
     Source: [jacob2018quantization]; the weights: [wang2020minilm].
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
     checks = {
         "weights": one_of("weights", *LABELS),

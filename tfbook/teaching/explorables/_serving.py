@@ -65,7 +65,7 @@ def continuous_batching(
         (36, 0, 131)
 
     Source: [yu2022orca], [kwon2023efficient].
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
     checks = {
         "policy": one_of("policy", *POLICIES),

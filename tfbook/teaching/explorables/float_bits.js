@@ -6,7 +6,7 @@ const power = (e) => [...String(e)].map((c) => (c === "-" ? "⁻" : RAISED[c])).
 /** A number with the digits that count, in powers of ten where it is very large or small. */
 function written(x, digits = 10) {
   if (Number.isNaN(x)) return "NaN";
-  if (!Number.isFinite(x)) return x < 0 ? "−∞" : "∞";
+  if (!Number.isFinite(x)) return x < 0 ? "−inf" : "inf";
   if (Object.is(x, -0)) return "−0";
   const size = Math.abs(x);
   if (size === 0 || (size >= 1e-4 && size < 1e7)) {
@@ -168,7 +168,7 @@ export default {
     const figure = h("figure", { class: "tfx-curve" },
       h("figcaption", {}, h("strong", {}, "The numbers around it. "), "Dots: numbers of the format, the large one is shown. Line: the number wanted."), plot.node);
     const stats = {
-      shown: stat("shown", "the bits stand for", (x) => written(x, 9)),
+      shown: stat("shown", "the bits stand for", (x) => written(x, Math.abs(x) < 1e-4 || Math.abs(x) >= 1e7 ? 7 : 9)),
       error: stat("error", "error", (x) => written(x, 4)),
       spacing: stat("spacing", "to the next number", (x) => written(x, 6)),
       largest: stat("largest", "largest number", (x) => written(x, 6)),
@@ -227,7 +227,9 @@ export default {
       const [low, high] = known.length ? [Math.min(...known), Math.max(...known)] : [-1, 1];
       const middle = known.length ? [c.shown] : [];
       const wide = high - low;
-      plot.frame([low - wide / 20, high + wide / 20], [0, 1], known.length ? [low, ...middle, high] : [], [], (x) => written(x, 6));
+      // As many digits as tell two neighbours apart.
+      const digits = Math.min(10, Math.max(4, Math.ceil(Math.log10(Math.max(Math.abs(low), Math.abs(high)) / wide)) + 3));
+      plot.frame([low - wide / 20, high + wide / 20], [0, 1], known.length ? [low, ...middle, high] : [], [], (x) => written(x, digits));
       plot.node.querySelectorAll(".tfx-xtick").forEach((node, i) => node.classList.toggle("tfx-lower", i === 1));
       dots.forEach((dot, i) => {
         dot.hidden = around[i] === null || !known.length;
@@ -245,7 +247,7 @@ export default {
       for (const { name, f: other, cells, node } of rows) {
         const by = other.whole ? given.scale : 1;
         const x = by * decode(encode(wanted / by, other), other);
-        cells[0].textContent = written(x, 8);
+        cells[0].textContent = written(x, 6);
         cells[0].dataset.value = String(x);
         const off = Number.isFinite(x) && wanted ? Math.abs(x - wanted) / Math.abs(wanted) : null;
         cells[1].textContent = off === null ? "–" : percent(off).replace(" off", "").replace("no error", "0");

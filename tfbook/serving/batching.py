@@ -243,6 +243,14 @@ class Server:
                     return True
         return False
 
+    def clear(self) -> None:
+        """Forget all requests, as is due when a step was broken off by an error."""
+        table = self.table
+        self.table = PageTable(table.n_pages, table.page_size, share=table.share)
+        self._waiting.clear()
+        self._running.clear()
+        self._batch, self._state = [], ModelState()
+
     def run(self) -> Iterator[Streamed]:
         """Yield tokens of all requests as they come, until none runs or waits.
 

@@ -320,6 +320,10 @@ def of_serving():
     yield of(serving, "Server", decoder(), n_pages=4, page_size=2, max_running=2)
     yield of(serving, "PageTable", 4, 2, share=False)
     yield of(serving, "error_body", serving.BadRequest("zz", 404, param="n", code="zz"))
+    for name in ("tree_linear", "tiled_linear"):
+        yield of(serving, name, numbers(3, 5), numbers(2, 5), numbers(2))
+    yield of(serving, "batch_differences", decoder(), torch.arange(6).view(3, 2))
+    yield of(serving, "BatchInvariant", rows=3)
     yield of(serving, "is_loopback", "127.0.0.1")
     yield of(serving, "Until", ["zz", "z"], ["z"])
 

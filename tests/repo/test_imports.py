@@ -45,8 +45,8 @@ ROOMS = {
     "hardware": "formats blocks scaling memory quantisation calibration",
     "parallel": "links processes groups collectives conjugates replicas zero vocabulary "
     "tensor_parallel context schedules pipeline expert_parallel splits planner",
-    "serving": "pages paged batching waste endings engine completions listening "
-    "answering endpoint",
+    "serving": "pages paged invariance batching waste endings engine completions "
+    "listening answering endpoint",
     "practice": "freezing lora adapters adapter_files reading finetuning tuning_runs "
     "preference verifiable asking evaluation findings debugging training_faults",
     "teaching": "boxes claims listings plotting explorables exercises",

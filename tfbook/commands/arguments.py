@@ -189,6 +189,8 @@ def _add_serving(serve):
     ):
         help = f"{meaning} ({default})"
         serve.add_argument(f"--{name}", type=int, default=default, metavar="N", help=help)
+    bits = "give each text the same bits whoever is served beside it, which takes longer"
+    serve.add_argument("--invariant", action="store_true", help=bits)
     grace = "seconds to finish what is under way when it is stopped (5)"
     serve.add_argument("--grace", type=float, default=5.0, metavar="X", help=grace)
     serve.add_argument("--threads", type=int, metavar="N", help="how many to use")

@@ -44,7 +44,8 @@ def serve(chosen: argparse.Namespace) -> None:
     found = _load(chosen.model, chosen.weights)
     found.model.to(choose_device(chosen.device))
     pages = _pages(found.model, chosen.cache * 2**20, chosen.slots)
-    server = Server(found.model, n_pages=pages, page_size=PAGE, max_running=chosen.slots)
+    sizes = {"n_pages": pages, "page_size": PAGE, "max_running": chosen.slots}
+    server = Server(found.model, **sizes, invariant=chosen.invariant)
     with Engine(server, queue=chosen.queue) as engine:
         try:
             endpoint = Endpoint(found, engine, host=chosen.host, port=chosen.port)

@@ -14,6 +14,13 @@ from tfbook.serving.completions import (
 from tfbook.serving.endings import Until
 from tfbook.serving.endpoint import Endpoint
 from tfbook.serving.engine import Engine, Overloaded, Stopped, Ticket
+from tfbook.serving.invariance import (
+    BatchDifferences,
+    BatchInvariant,
+    batch_differences,
+    tiled_linear,
+    tree_linear,
+)
 from tfbook.serving.listening import Listener, is_loopback
 from tfbook.serving.paged import PagedCache, RaggedKVState
 from tfbook.serving.pages import OutOfPages, PageTable
@@ -24,6 +31,11 @@ __all__ = [
     "PageTable",
     "PagedCache",
     "RaggedKVState",
+    "BatchDifferences",
+    "BatchInvariant",
+    "batch_differences",
+    "tiled_linear",
+    "tree_linear",
     "Server",
     "ServerStats",
     "Streamed",

@@ -9,6 +9,7 @@ Explained in: chapter 17_hardware, section "Serving many".
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tfbook._checks import check_list, check_number
+from tfbook._checks import check_bool, check_list, check_number
 from tfbook.generation import (
     GREEDY,
     Sampling,
@@ -27,6 +28,7 @@ from tfbook.generation import (
     make_generators,
 )
 from tfbook.models import DecoderOnly, ModelState
+from tfbook.serving.invariance import BatchInvariant
 from tfbook.serving.paged import PagedCache
 from tfbook.serving.pages import OutOfPages, PageTable
 
@@ -99,6 +101,8 @@ class Server:
         page_size: tokens of a page.
         max_running: the most sequences of a batch.
         share: whether sequences that begin alike share pages.
+        invariant: whether each gets the very bits that it would get alone, which takes longer; see
+            :class:`tfbook.serving.BatchInvariant`.
 
     Attributes:
         stats: what has been done so far, :class:`ServerStats`.
@@ -127,8 +131,10 @@ class Server:
         page_size: int = 16,
         max_running: int = 16,
         share: bool = True,
+        invariant: bool = False,
     ):
         """Set the cache aside."""
+        check_bool("invariant", invariant)
         check_number("max_running", max_running, 1, MOST, whole=True)
         self.table = PageTable(n_pages, page_size, share=share)
         self.cache = PagedCache(model, n_pages, page_size)
@@ -136,6 +142,7 @@ class Server:
             raise ValueError("model must be in evaluation mode, call model.eval() first; got train")
         self.model, self.max_running, self.stats = model, max_running, ServerStats()
         self.device = device_of(model)
+        self._sums = BatchInvariant() if invariant else nullcontext()
         self._waiting: deque[_Request] = deque()
         self._running: list[_Request] = []
         self._submitted = 0
@@ -262,8 +269,13 @@ class Server:
     @torch.no_grad()
     def step(self) -> list[Streamed]:
         """Read in who waits, then compute a token for each that runs; return the new tokens."""
-        found = self._admit()
-        running = self._make_room()
+        with self._sums:
+            found = self._admit()
+            return found + self._advance()
+
+    def _advance(self) -> list[Streamed]:
+        """Compute a token for each that runs, in one batch."""
+        found, running = [], self._make_room()
         if running:
             tables = [self.table.pages(each.number) for each in running]
             lengths = [self.table.length(each.number) for each in running]
@@ -277,7 +289,7 @@ class Server:
             self.stats.steps += 1
             self.stats.slots += len(running)
             chosen = self._choose(logits[:, -1], running)
-            found += [self._add(each, token) for each, token in zip(running, chosen, strict=True)]
+            found = [self._add(each, token) for each, token in zip(running, chosen, strict=True)]
         return found
 
     def _gathered(self, batch, tables, lengths):

@@ -120,7 +120,7 @@ class Handler(BaseHTTPRequestHandler):
             engine = self.server.engine
             status = "ok" if engine.open else "stopping"
             found = {"status": status, "running": engine.server.running}
-            found["waiting"] = engine.under_way - found["running"]
+            found["waiting"] = max(0, engine.under_way - found["running"])
             self._send(found, 200 if engine.open else 503)
         else:
             raise BadRequest(f"there is nothing at {path[:100]!r}", 404)

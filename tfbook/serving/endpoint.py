@@ -25,12 +25,9 @@ PARTING = 2.0  # seconds for answers to be sent when the server ends
 class Endpoint:
     """An HTTP server that answers completions; close it at the end, or use it as a context.
 
-    | | |
-    |---|---|
-    | ``POST /v1/completions`` | continue texts |
-    | ``POST /v1/chat/completions`` | answer a conversation |
-    | ``GET /v1/models`` | the model's name |
-    | ``GET /health`` | whether it takes requests, and how many are under way |
+    ``POST /v1/completions`` continues texts, ``POST /v1/chat/completions`` answers a conversation,
+    ``GET /v1/models`` names the model, and ``GET /health`` says whether requests are taken and how
+    many are under way.
 
     Errors are JSON, ``{"error": {"message", "type", "param", "code"}}``. A request beyond the
     queue gets 429, one beyond the connections or while it ends 503, both with ``Retry-After``. When

@@ -146,7 +146,7 @@ def run(weights: tuple[str, ...] = WEIGHTS, rounds: int = ROUNDS) -> dict[str, o
     """
     copied = _copy_speed()
     setting = {"requests": CLIENTS, "prompt": [PROMPT, PROMPT + CLIENTS - 1], "page": PAGE}
-    setting |= {"new": [NEW, NEW + CLIENTS - 1], "GiB/s copied": copied / GIB}
+    setting |= {"new": [NEW, NEW + CLIENTS - 1], "GiB/s copied": copied / GIB, "rounds": rounds}
     rows = [_row(each, rounds, copied) for each in weights]
     return {"setting": setting, "machine": machine(), "rows": rows}
 

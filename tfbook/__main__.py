@@ -1,4 +1,4 @@
-"""The command line: `python -m tfbook train | finetune | generate | chat | inspect | bench`."""
+"""The command line: `python -m tfbook train | finetune | generate | chat | serve | inspect | …`."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from tfbook import pretrained
-from tfbook.commands import ABOUT, bench, finetune, inspect, languages, parser, say, train
+from tfbook.commands import ABOUT, bench, finetune, inspect, languages, parser, say, serve, train
 from tfbook.data import BOS, EOS
 from tfbook.generation import GREEDY, Conversation, Sampling, converse, pieces, stream
 from tfbook.models import Classes
@@ -24,11 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(ABOUT)
         return 0
     do = {"train": train, "finetune": finetune, "generate": _generate, "chat": _chat}
-    do |= {"inspect": inspect, "bench": bench}
+    do |= {"serve": serve, "inspect": inspect, "bench": bench}
     try:
         do[chosen.command](chosen)
     except KeyboardInterrupt as stop:
-        say(f"{stop or 'stopped'}".capitalize())
+        say((str(stop) or "stopped").capitalize())
         return 130
     except (ArithmeticError, ImportError, OSError, TypeError, ValueError) as error:
         if os.environ.get("TFBOOK_TRACEBACK"):

@@ -52,6 +52,7 @@ ANYTHING = {
 LEFT_OUT = {
     "interpret": "indirect_object_prompts",
     "parallel": "launch",
+    "serving": "read_completion",
     "practice": "save_adapter load_adapter read_examples make_tuning holds_tuning write_tuning "
     "read_tuning check_tuning load_tuned",
     "positions": "places_for check_base",
@@ -323,6 +324,13 @@ def of_parallel():
 def of_serving():
     yield of(serving, "Server", decoder(), n_pages=4, page_size=2, max_running=2)
     yield of(serving, "PageTable", 4, 2, share=False)
+    yield of(serving, "error_body", serving.BadRequest("zz", 404, param="n", code="zz"))
+    for name in ("tree_linear", "tiled_linear"):
+        yield of(serving, name, numbers(3, 5), numbers(2, 5), numbers(2))
+    yield of(serving, "batch_differences", decoder(), torch.arange(6).view(3, 2))
+    yield of(serving, "BatchInvariant", rows=3)
+    yield of(serving, "is_loopback", "127.0.0.1")
+    yield of(serving, "Until", ["zz", "z"], ["z"])
 
 
 def of_practice():

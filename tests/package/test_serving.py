@@ -136,6 +136,86 @@ def test_one_may_come_while_others_run(room=serving):
     assert [found[i] for i in range(5)] == [alone(model, *each) for each in asked]
 
 
+SAMPLINGS = [
+    generation.GREEDY,
+    generation.Sampling(temperature=0.8),
+    generation.Sampling(temperature=1.3, top_p=0.7),
+    generation.Sampling(top_k=5, repetition_penalty=1.4),
+]
+
+
+def test_draws_depend_on_the_seed_and_on_nobody_else(room=serving):
+    """Each text is that of `stream` with its seed, few pages and other rules beside it or not."""
+    model, asked = decoder("rotary", room), requests(8)
+    g = importlib.import_module(room.__name__.split(".")[0] + ".generation")
+    rules = [
+        g.Sampling(**{k: v for k, v in vars(each).items() if v is not None}) for each in SAMPLINGS
+    ]
+    wanted = [
+        list(g.stream(model, prompt, max_new_tokens=count, sampling=rules[i % 4], seed=i // 2))
+        for i, (prompt, count) in enumerate(asked)
+    ]
+    for choices in ({}, {"n_pages": 12, "page_size": 2}, {"max_running": 3}):
+        server = room.Server(model, **({"n_pages": 60, "page_size": 4} | choices))
+        for i, each in enumerate(asked):
+            server.submit(*each, sampling=rules[i % 4], seed=i // 2)
+        found = {}
+        for each in server.run():
+            found.setdefault(each.request, []).append(each.token)
+        assert [found[i] for i in range(8)] == wanted
+    greedily = [alone(model, *each) for each in asked]
+    assert sum(a != b for a, b in zip(greedily, wanted, strict=True)) > 4
+
+
+def test_who_goes_away_leaves_its_place(room=serving):
+    model, asked = decoder("rotary", room), requests(6)
+    server, found = room.Server(model, n_pages=60, page_size=4, max_running=3), {}
+    for prompt, _ in asked:
+        server.submit(prompt, 12)
+    server.step()
+    assert (server.running, server.waiting) == (3, 3)
+    held = server.table.held
+    assert server.cancel(1) and server.cancel(4)  # one that runs, one that waits
+    assert (server.running, server.waiting) == (2, 2) and server.table.held < held
+    assert not server.cancel(1) and not server.cancel(99)
+    for each in server.run():
+        found.setdefault(each.request, []).append(each.token)
+    assert set(found) == {0, 2, 3, 5} and server.table.held == 0
+    for number in (3, 5):  # those that were read in afterwards
+        assert found[number] == alone(model, asked[number][0], 12)
+
+
+def test_a_state_may_be_continued_twice_and_beyond_its_room(room=serving):
+    """What is written in place is what joining gives; old states stay valid."""
+    model, asked = decoder("rotary", room), requests(4)
+    cache, table = room.PagedCache(model, 30, 4), room.PageTable(30, 4, share=False)
+    numbers = range(4)
+    with torch.no_grad():
+        for number, (prompt, _) in zip(numbers, asked, strict=True):
+            table.open(number, prompt)
+            _, state = model(torch.tensor([prompt]))
+            cache.write(state, 0, 0, table.pages(number), len(prompt))
+        tables, lengths = [table.pages(i) for i in numbers], [table.length(i) for i in numbers]
+        firsts = (2, 3)  # two continuations of one state, side by side
+        wholes = {
+            first: [model(torch.tensor([[*prompt, first, 5, 7]]))[0][0, -3:] for prompt, _ in asked]
+            for first in firsts
+        }
+        for space in (0, 1, 9):
+            begun = cache.read(tables, lengths, room=space)
+            states, said = dict.fromkeys(firsts, begun), {first: [] for first in firsts}
+            for place in range(3):
+                for first in firsts:
+                    token = (first, 5, 7)[place]
+                    logits, states[first] = model(torch.full((4, 1), token), states[first])
+                    said[first].append(logits)
+            for first in firsts:
+                counts = states[first].layers[0].mixer.counts
+                assert counts.tolist() == [n + 3 for n in lengths]
+                found = torch.cat(said[first], 1)  # (B, 3, V)
+                torch.testing.assert_close(found, torch.stack(wholes[first]))
+
+
 def test_continuous_batches_take_fewer_steps_than_those_that_wait(room=serving):
     model, asked = decoder("rotary", room), requests(12, seed=8)
     server = room.Server(model, n_pages=99, page_size=4, max_running=4)
@@ -235,6 +315,11 @@ def test_what_cannot_be_served_is_refused():
             server.submit(prompt, count)
     with pytest.raises(TypeError, match="prompt must be a list"):
         server.submit("text", 3)
+    with pytest.raises(TypeError, match="sampling must be a Sampling"):
+        server.submit([1], 3, sampling=0.7)
+    with pytest.raises(TypeError, match="number must be an integer"):
+        server.cancel("1")
+    assert not server.busy
     with pytest.raises(ValueError, match="evaluation mode"):
         serving.Server(decoder("rotary").train(), n_pages=4)
     m = models
@@ -288,8 +373,8 @@ MUTANTS = [
     Mutant(
         "padding is seen",
         "tfbook.serving.paged",
-        "there = places >= 0\n",
-        "there = places >= -longest\n",
+        "there = (places >= 0)[",
+        "there = (places >= -longest)[",
         "test_who_loses_its_pages_goes_on_where_it_was",
     ),
     Mutant(
@@ -298,6 +383,55 @@ MUTANTS = [
         "held[layer][page, :, places % self.page_size] = last.transpose(0, 1)",
         "held[layer][page, :, -places % self.page_size] = last.transpose(0, 1)",
         "test_a_request_ends_with_its_stop_token",
+    ),
+    Mutant(
+        "a new key goes to the first page",
+        "tfbook.serving.paged",
+        "pages = [table[page] for",
+        "pages = [table[0] for",
+        "test_who_loses_its_pages_goes_on_where_it_was",
+    ),
+    Mutant(
+        "a batch that has changed keeps its keys",
+        "tfbook.serving.batching",
+        "if batch != self._batch or",
+        "if len(batch) != len(self._batch) or",
+        "test_who_goes_away_leaves_its_place",
+    ),
+    Mutant(
+        "two continuations write over each other",
+        "tfbook.serving.paged",
+        "return self.filled == start and stop",
+        "return stop",
+        "test_a_state_may_be_continued_twice_and_beyond_its_room",
+    ),
+    Mutant(
+        "all draw the same numbers",
+        "tfbook.serving.batching",
+        "torch.rand((), generator=r.generator, ",
+        "torch.rand((), generator=own[0].generator, ",
+        "test_draws_depend_on_the_seed_and_on_nobody_else",
+    ),
+    Mutant(
+        "one rule for all",
+        "tfbook.serving.batching",
+        "alike.setdefault(request.sampling, [])",
+        "alike.setdefault(requests[0].sampling, [])",
+        "test_draws_depend_on_the_seed_and_on_nobody_else",
+    ),
+    Mutant(
+        "who is preempted forgets what counts as repeated",
+        "tfbook.serving.batching",
+        "[each.tokens + each.made for each in own]",
+        "[each.tokens for each in own]",
+        "test_draws_depend_on_the_seed_and_on_nobody_else",
+    ),
+    Mutant(
+        "who has gone keeps its pages",
+        "tfbook.serving.batching",
+        "                    if held is self._running:\n",
+        "                    if False:\n",
+        "test_who_goes_away_leaves_its_place",
     ),
     Mutant(
         "who is preempted forgets what it has made",

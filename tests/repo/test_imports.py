@@ -47,12 +47,13 @@ ROOMS = {
     "hardware": "formats blocks scaling memory quantisation calibration",
     "parallel": "links processes groups collectives conjugates replicas zero vocabulary "
     "tensor_parallel context schedules pipeline expert_parallel splits planner",
-    "serving": "pages paged batching waste",
+    "serving": "pages paged invariance batching waste endings engine completions "
+    "listening answering endpoint",
     "practice": "freezing lora adapters adapter_files reading finetuning tuning_runs "
     "preference verifiable asking evaluation findings debugging training_faults",
     "teaching": "boxes claims listings plotting explorables exercises",
     "experiments": "",
-    "commands": "arguments training finetuning measuring",
+    "commands": "arguments training finetuning measuring serving",
     "__main__": "",
 }
 ORDER = list(ROOMS)

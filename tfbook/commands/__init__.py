@@ -6,6 +6,7 @@ Explained in: chapters/11_training, section "A run that cannot be lost".
 from tfbook.commands.arguments import ABOUT, languages, parser
 from tfbook.commands.finetuning import finetune
 from tfbook.commands.measuring import bench, inspect
+from tfbook.commands.serving import serve
 from tfbook.commands.training import rate_course, say, seen, train
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "finetune",
     "bench",
     "inspect",
+    "serve",
 ]

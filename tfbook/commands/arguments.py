@@ -25,6 +25,8 @@ The Executable Transformer, from the command line.
              python -m tfbook generate runs/shakespeare --prompt "ROMEO:"
   chat       talk with a chat model
              python -m tfbook chat
+  serve      answer programs over HTTP, as servers of language models do
+             python -m tfbook serve
   inspect    look at the parts of a model, and count them
              python -m tfbook inspect gpt2
   bench      measure how fast this machine trains and writes
@@ -143,6 +145,8 @@ def parser() -> argparse.ArgumentParser:
     _add_sampling(chat, "of an answer at most (512)", 512, 0.2)
     _add_device(write)
 
+    _add_serving(new("serve", help="answer programs over HTTP", description=SERVE))
+
     look = new("inspect", help="look at the parts of a model", description=INSPECT)
     look.add_argument("model", help=f"a run's folder, or one of {', '.join(PRESETS)}")
     look.add_argument("--length", type=int, metavar="N", help="tokens (256, or what it reads)")
@@ -166,6 +170,31 @@ def _add_sampling(command, many, tokens, heat):
     command.add_argument("--top-k", type=int, metavar="N", help="draw from the N likeliest only")
     command.add_argument("--top-p", type=float, metavar="X", help="… from those that make up X")
     command.add_argument("--seed", type=int, metavar="N", help="draw the same again")
+
+
+def _add_serving(serve):
+    """Add where a server listens, and how much it takes on at once."""
+    serve.add_argument("model", nargs="?", default="smollm2-135m", help="its name or its folder")
+    bits = "of SmolLM2: 4 or 8 bits a number write about twice as fast (float32)"
+    serve.add_argument(
+        "--weights", choices=("float32", "int8", "int4"), default="float32", help=bits
+    )
+    where = "the address to listen at; another than the loopback lets other machines in (127.0.0.1)"
+    serve.add_argument("--host", default="127.0.0.1", help=where)
+    serve.add_argument("--port", type=int, default=8000, metavar="N", help="0 for any free (8000)")
+    for name, default, meaning in (
+        ("slots", 8, "texts that are written at once"),
+        ("queue", 64, "requests that may wait; one more is told to come later"),
+        ("cache", 512, "MiB for keys and values"),
+    ):
+        help = f"{meaning} ({default})"
+        serve.add_argument(f"--{name}", type=int, default=default, metavar="N", help=help)
+    bits = "give each text the same bits whoever is served beside it, which takes longer"
+    serve.add_argument("--invariant", action="store_true", help=bits)
+    grace = "seconds to finish what is under way when it is stopped (5)"
+    serve.add_argument("--grace", type=float, default=5.0, metavar="X", help=grace)
+    serve.add_argument("--threads", type=int, metavar="N", help="how many to use")
+    _add_device(serve)
 
 
 def _add_choice(command, choice, default, kind, meaning):
@@ -195,6 +224,16 @@ as Ctrl-D does.
 
   python -m tfbook chat --system "Answer in one sentence."
 """
+SERVE = """\
+Answer programs over HTTP, by the usual interface of completions: POST /v1/completions and
+/v1/chat/completions, streamed or not, GET /v1/models and /health. Requests that come together are
+computed together. Ctrl-C or SIGTERM finishes what is under way.
+
+  python -m tfbook serve --weights int4
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{"model": "smollm2-135m", "messages": [{"role": "user", "content": "What is a fjord?"}]}'
+
+It speaks plain HTTP and asks for no key, so it listens to this machine alone."""
 INSPECT = """\
 Show a model part by part: shape, parameters, and floating-point operations of one pass.
 

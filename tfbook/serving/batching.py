@@ -2,27 +2,41 @@
 
 Sequences of a batch that is filled once wait for the longest of them. Here the batch is made anew
 for every token: whoever has ended is gone, and whoever waits is read in. Each gets the tokens that
-it would get alone.
+it would get alone, for it has random numbers of its own.
 
 Explained in: chapters/17_hardware, section "Serving many".
 """
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from tfbook._checks import check_list, check_number
+from tfbook._checks import check_bool, check_list, check_number
 from tfbook.blocks import ModelState
+from tfbook.generation import (
+    GREEDY,
+    Sampling,
+    check_sampling,
+    device_of,
+    draw,
+    greedy,
+    make_generators,
+)
 from tfbook.models import DecoderOnly
+from tfbook.serving.invariance import BatchInvariant
 from tfbook.serving.paged import PagedCache
 from tfbook.serving.pages import OutOfPages, PageTable
 
 __all__ = ["Server", "ServerStats", "Streamed"]
 
 MOST = 2**31
+ROOM = 64  # tokens that a batch makes before its keys are gathered anew, if it stays together
 
 
 class Streamed(NamedTuple):
@@ -70,11 +84,13 @@ class _Request:
     tokens: list[int]
     left: int
     stop: frozenset[int]
+    sampling: Sampling
+    generator: torch.Generator | None
     made: list[int] = field(default_factory=list)
 
 
 class Server:
-    """A decoder that serves many requests at once, greedily, out of one cache in pages.
+    """A decoder that serves many requests at once out of one cache in pages.
 
     A step reads in those who wait, as long as there is room, and then computes one token for each
     sequence that runs. Where no page is left, the youngest sequence gives its pages back and waits
@@ -86,6 +102,8 @@ class Server:
         page_size: tokens of a page.
         max_running: the most sequences of a batch.
         share: whether sequences that begin alike share pages.
+        invariant: whether each gets the very bits that it would get alone, which takes longer; see
+            :class:`tfbook.serving.BatchInvariant`.
 
     Attributes:
         stats: what has been done so far, :class:`ServerStats`.
@@ -114,17 +132,39 @@ class Server:
         page_size: int = 16,
         max_running: int = 16,
         share: bool = True,
+        invariant: bool = False,
     ):
         """Set the cache aside."""
+        check_bool("invariant", invariant)
         check_number("max_running", max_running, 1, MOST, whole=True)
         self.table = PageTable(n_pages, page_size, share=share)
         self.cache = PagedCache(model, n_pages, page_size)
         if model.training:
             raise ValueError("model must be in evaluation mode, call model.eval() first; got train")
         self.model, self.max_running, self.stats = model, max_running, ServerStats()
+        self.device = device_of(model)
+        self._sums = BatchInvariant() if invariant else nullcontext()
         self._waiting: deque[_Request] = deque()
         self._running: list[_Request] = []
         self._submitted = 0
+        self._batch: list[int] = []  # whose keys are gathered in the state
+        self._state, self._until = ModelState(), 0  # it has room for that many columns
+
+    @property
+    def running(self) -> int:
+        """Return how many run."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Return how many wait."""
+        return len(self._waiting)
+
+    @property
+    def limit(self) -> int:
+        """Return the most positions that one request can have, prompt and new tokens together."""
+        room = self.table.n_pages * self.table.page_size
+        return min(room, self.model.config.max_len or room)
 
     @property
     def busy(self) -> bool:
@@ -132,7 +172,13 @@ class Server:
         return bool(self._running or self._waiting)
 
     def submit(
-        self, prompt: Sequence[int], max_new_tokens: int, *, stop: Collection[int] = ()
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        *,
+        stop: Collection[int] = (),
+        sampling: Sampling = GREEDY,
+        seed: int | torch.Generator | None = None,
     ) -> int:
         """Let a request wait for its turn, and return its number.
 
@@ -140,33 +186,78 @@ class Server:
             prompt: tokens, at least one.
             max_new_tokens: the most that are made of it.
             stop: tokens that end it; the one that does is handed out.
+            sampling: how its tokens are chosen; when omitted the most likely one.
+            seed: makes its draws repeatable, whoever runs beside it: they are those of
+                :func:`tfbook.generation.generate` with this seed.
 
         Raises:
             TypeError: for an argument of a wrong type.
             ValueError: for a number out of range, or a request that could never fit the cache.
         """
-        check_list("prompt", prompt)
-        check_list("stop", stop)
-        check_number("max_new_tokens", max_new_tokens, 1, MOST, whole=True)
-        prompt, stop = [int(each) for each in prompt], frozenset(stop)
-        for token in prompt:
-            check_number(
-                "a token of prompt", token, 0, self.model.config.vocab_size - 1, whole=True
-            )
-        for token in stop:
-            check_number("a token of stop", token, 0, whole=True)
-        longest = len(prompt) + max_new_tokens - 1  # the last one is handed out, never read
-        room = self.table.n_pages * self.table.page_size
-        limit = min(room, self.model.config.max_len or room)
-        if not prompt or longest > limit:
-            raise ValueError(
-                f"prompt and new tokens must be from 1 to {limit} positions, got {len(prompt)} and "
-                f"{max_new_tokens}"
-            )
-        request = _Request(self._submitted, prompt, max_new_tokens, stop)
+        self.check(prompt, max_new_tokens, stop=stop, sampling=sampling)
+        generators = make_generators(seed, int(sampling.draws))
+        request = _Request(
+            self._submitted,
+            [int(each) for each in prompt],
+            max_new_tokens,
+            frozenset(stop),
+            sampling,
+            generators[0] if generators else None,
+        )
         self._submitted += 1
         self._waiting.append(request)
         return request.number
+
+    def check(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        *,
+        stop: Collection[int] = (),
+        sampling: Sampling = GREEDY,
+    ) -> None:
+        """Raise what :meth:`submit` would raise, and change nothing."""
+        check_list("prompt", prompt)
+        check_list("stop", stop)
+        check_number("max_new_tokens", max_new_tokens, 1, MOST, whole=True)
+        check_sampling(sampling)
+        last = self.model.config.vocab_size - 1
+        for token in prompt:
+            check_number("a token of prompt", token, 0, last, whole=True)
+        for token in stop:
+            check_number("a token of stop", token, 0, whole=True)
+        longest = len(prompt) + max_new_tokens - 1  # the last one is handed out, never read
+        if not len(prompt) or longest > self.limit:
+            raise ValueError(
+                f"prompt and new tokens must be from 1 to {self.limit} positions, got "
+                f"{len(prompt)} and {max_new_tokens}"
+            )
+
+    def cancel(self, number: int) -> bool:
+        """End a request that nobody waits for any more; return whether it was still there.
+
+        Its place in the batch and its pages are free at once.
+
+        Raises:
+            TypeError: if the number is no integer.
+        """
+        check_number("number", number, whole=True)
+        for held in (self._waiting, self._running):
+            for request in held:
+                if request.number == number:
+                    held.remove(request)
+                    if held is self._running:
+                        self.table.close(number)
+                    return True
+        return False
+
+    def clear(self) -> None:
+        """Forget all requests, as is due when a step was broken off by an error."""
+        table = self.table
+        self.table = PageTable(table.n_pages, table.page_size, share=table.share)
+        self._waiting.clear()
+        self._running.clear()
+        self._batch, self._state = [], ModelState()
 
     def run(self) -> Iterator[Streamed]:
         """Yield tokens of all requests as they come, until none runs or waits.
@@ -179,23 +270,55 @@ class Server:
     @torch.no_grad()
     def step(self) -> list[Streamed]:
         """Read in who waits, then compute a token for each that runs; return the new tokens."""
-        found = self._admit()
-        running = self._make_room()
+        with self._sums:
+            found = self._admit()
+            return found + self._advance()
+
+    def _advance(self) -> list[Streamed]:
+        """Compute a token for each that runs, in one batch."""
+        found, running = [], self._make_room()
         if running:
             tables = [self.table.pages(each.number) for each in running]
             lengths = [self.table.length(each.number) for each in running]
-            # The last token of each has its page already, and is not in it yet.
-            state = self.cache.read(tables, [length - 1 for length in lengths])
-            tokens = torch.tensor([[each.made[-1]] for each in running])
-            logits, state = self.model(tokens, state)
-            for row, (request, length) in enumerate(zip(running, lengths, strict=True)):
-                self.cache.write(state, row, length - 1, tables[row], length)
-                self.table.settle(request.number)
+            state = self._gathered([each.number for each in running], tables, lengths)
+            tokens = torch.tensor([[each.made[-1]] for each in running], device=self.device)
+            logits, self._state = self.model(tokens, state)
+            self.cache.add(self._state, tables, lengths)
+            for request, length in zip(running, lengths, strict=True):
+                if length % self.table.page_size == 0:  # a page is full, and others may find it
+                    self.table.settle(request.number)
             self.stats.steps += 1
             self.stats.slots += len(running)
-            best = logits[:, -1].argmax(-1).tolist()
-            found += [self._add(each, token) for each, token in zip(running, best, strict=True)]
+            chosen = self._choose(logits[:, -1], running)
+            found = [self._add(each, token) for each, token in zip(running, chosen, strict=True)]
         return found
+
+    def _gathered(self, batch, tables, lengths):
+        """Return keys and values of a batch: those of the last step, while it stays together."""
+        if batch != self._batch or self._state.seen >= self._until:
+            # The last token of each has its page already, and is not in it yet.
+            before = [length - 1 for length in lengths]
+            self._batch, self._until = batch, max(before) + ROOM
+            return self.cache.read(tables, before, room=ROOM)
+        return self._state
+
+    def _choose(self, logits: Float[Tensor, "B V"], requests: list[_Request]) -> list[int]:
+        """Choose a token for each, by its own rule and its own random numbers."""
+        logits, chosen = logits.cpu(), [0] * len(requests)
+        alike: dict[Sampling, list[int]] = {}
+        for row, request in enumerate(requests):
+            alike.setdefault(request.sampling, []).append(row)
+        for sampling, rows in alike.items():
+            own = [requests[row] for row in rows]
+            scores = sampling(logits[rows], [each.tokens + each.made for each in own])  # (S, V)
+            if sampling.draws:
+                chances = [torch.rand((), generator=r.generator, dtype=torch.float64) for r in own]
+                ids = draw(scores, torch.stack(chances))  # (S,)
+            else:
+                ids = greedy(scores)  # (S,)
+            for row, token in zip(rows, ids.tolist(), strict=True):
+                chosen[row] = token
+        return chosen
 
     def _admit(self) -> list[Streamed]:
         """Read the prompts of those who wait, as long as there is room."""
@@ -212,14 +335,15 @@ class Server:
             if shared:
                 held = self.cache.read([pages], [shared])
                 state = ModelState(held.layers, shared)  # all of one length: nothing is padded
-            logits, state = self.model(torch.tensor([tokens[shared:]]), state, last=True)
+            new = torch.tensor([tokens[shared:]], device=self.device)
+            logits, state = self.model(new, state, last=True)
             self.cache.write(state, 0, shared, pages, len(tokens))
             self.table.settle(request.number)
             self.stats.read += len(tokens) - shared
             self.stats.shared += shared
             self._running.append(request)
             self.stats.most_pages = max(self.stats.most_pages, self.table.held)
-            found.append(self._add(request, int(logits[0, -1].argmax())))
+            found.append(self._add(request, self._choose(logits[:, -1], [request])[0]))
         return found
 
     def _make_room(self) -> list[_Request]:

@@ -1,24 +1,36 @@
 """A cache in pages: keys and values of many sequences in one piece of memory.
 
 Attention reads the pages of a sequence as if they lay behind one another. Here they are gathered
-into one tensor for each step, which copies them; the kernels of a GPU read them where they are.
+into one tensor for a batch, with room for the tokens that come next, so that they are copied once
+for as long as the batch stays together; the kernels of a GPU read them where they are.
 
 Explained in: chapters/17_hardware, section "Serving many".
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tfbook._checks import check_number
-from tfbook.attention import KVState, MultiHeadAttention
+from tfbook.attention import KVState, MultiHeadAttention, join_key_masks
 from tfbook.blocks import BlockState, ModelState
 from tfbook.models import DecoderOnly
 
 __all__ = ["PagedCache", "RaggedKVState"]
+
+
+class _Room:
+    """Memory for keys, values and which of them are there, and how many columns are taken."""
+
+    def __init__(self, k: Tensor, v: Tensor, mask: Tensor, filled: int):
+        self.k, self.v, self.mask, self.filled = k, v, mask, filled
+
+    def takes(self, start: int, stop: int) -> bool:
+        """Return whether columns start … stop − 1 are free and the first of those that are."""
+        return self.filled == start and stop <= self.k.shape[-2]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +43,13 @@ class RaggedKVState(KVState):
         mask: which of them are there, (B, 1, 1, M).
         seen: M, the longest.
         lengths: how many keys each sequence has, (B,).
+        room: the memory that k, v and mask are views of.
 
     Explained in: chapters/17_hardware, section "Serving many".
     """
 
     lengths: Int[Tensor, " B"]
+    room: _Room = field(repr=False)
 
     @property
     def counts(self) -> Int[Tensor, " B"]:
@@ -46,6 +60,24 @@ class RaggedKVState(KVState):
         """Return the position of each key in its sequence; padding stands at 0."""
         steps = torch.arange(-self.length, 0, device=device)
         return (self.lengths[:, None] + steps).clamp(min=0)
+
+    def extend(
+        self,
+        k: Float[Tensor, "B H N D"],
+        v: Float[Tensor, "B H N E"],
+        mask: Bool[Tensor, "B 1 1 N"] | None = None,
+    ) -> "RaggedKVState":
+        """Return a state with N more keys and values, written in place where there is room."""
+        start, stop, room = self.length, self.length + k.shape[-2], self.room
+        learns = torch.is_grad_enabled() and (k.requires_grad or v.requires_grad)
+        if mask is not None or learns or not room.takes(start, stop):
+            k, v = torch.cat([self.k, k], dim=-2), torch.cat([self.v, v], dim=-2)
+            joined = join_key_masks(self.mask, start, mask, k[:, :, start:])
+            room = _Room(k, v, joined, stop)
+        else:
+            room.k[:, :, start:stop], room.v[:, :, start:stop], room.filled = k, v, stop
+        held = (room.k[:, :, :stop], room.v[:, :, :stop], room.mask[..., :stop])
+        return RaggedKVState(*held, stop, self.lengths + stop - start, room)
 
 
 class PagedCache:
@@ -113,27 +145,57 @@ class PagedCache:
                 last = new[row, :, new.shape[2] - (stop - start) :]  # (H, N, d)
                 held[layer][page, :, places % self.page_size] = last.transpose(0, 1)
 
-    def read(self, tables: Sequence[Sequence[int]], lengths: Sequence[int]) -> ModelState:
+    def add(self, state: ModelState, tables: Sequence[Sequence[int]], lengths: Sequence[int]):
+        """Put the last key and value of each sequence of a batch into its page.
+
+        Args:
+            state: what the model returned; its last column is the last token of each.
+            tables: the pages of each sequence.
+            lengths: how many tokens each has, this one included.
+        """
+        places = [divmod(length - 1, self.page_size) for length in lengths]
+        rows = torch.tensor([row for _, row in places])  # (B,)
+        pages = [table[page] for table, (page, _) in zip(tables, places, strict=True)]
+        pages = torch.tensor(pages)  # (B,)
+        for layer, block in enumerate(state.layers):
+            for held, new in ((self.k, block.mixer.k), (self.v, block.mixer.v)):
+                held[layer][pages, :, rows] = new[:, :, -1]  # (B, H, d)
+
+    def read(
+        self, tables: Sequence[Sequence[int]], lengths: Sequence[int], *, room: int = 0
+    ) -> ModelState:
         """Return a state for a batch of sequences, from their pages.
 
         Args:
             tables: the pages of each sequence.
             lengths: how many tokens each has.
+            room: how many more columns are set aside, so that the model writes the keys and values
+                of as many tokens in place.
 
         Returns:
-            A state that the model continues from, one token for each sequence.
+            A state that the model continues from, token by token.
         """
         longest, counts = max(lengths), torch.tensor(lengths)
         # Position of each column in its sequence; negative where that has not begun.
-        places = counts[:, None] + torch.arange(-longest, 0)  # (B, M)
-        there = places >= 0
+        places = counts[:, None] + torch.arange(-longest, room)  # (B, M + room)
+        device = self.k[0].device
+        there = (places >= 0)[:, None, None].to(device)
+        places = places[:, :longest].clamp(min=0)  # (B, M)
         wide = max(map(len, tables))
         padded = torch.tensor([[*pages, *[0] * (wide - len(pages))] for pages in tables])
-        places = places.clamp(min=0)
-        page = padded.gather(1, places // self.page_size)  # (B, M)
-        layers = []
+        page, row = padded.gather(1, places // self.page_size), places % self.page_size  # (B, M)
+        counts, layers = counts.to(device), []
         for k, v in zip(self.k, self.v, strict=True):
-            found = (x[page, :, places % self.page_size].transpose(1, 2) for x in (k, v))
-            state = RaggedKVState(*found, there[:, None, None], longest, counts)
-            layers.append(BlockState(state))
+            k, v = (_gather(x, page, row, room) for x in (k, v))  # (B, H, M + room, d)
+            memory = _Room(k, v, there, longest)
+            held = (k[:, :, :longest], v[:, :, :longest], there[..., :longest])
+            layers.append(BlockState(RaggedKVState(*held, longest, counts, memory)))
         return ModelState(tuple(layers), longest, counts)
+
+
+def _gather(pages, page, row, room):
+    """Return what lies in these rows of these pages, (B, H, M + room, d); the room is empty."""
+    batch, length = page.shape
+    found = pages.new_empty(batch, pages.shape[1], length + room, pages.shape[-1])
+    found[:, :, :length] = pages[page, :, row].transpose(1, 2)
+    return found

@@ -89,7 +89,7 @@ FILES = {
     "beam-step": "generation.generating",
     "nucleus": "generation.sampling",
     "speculative-step": "generation.speculation",
-    "windowed-perplexity": "generation.speculation",
+    "windowed-perplexity": "generation.surprise",
     "mean-pooling": "language.labels",
     "bits-per-byte": "language.scoring",
     "bio-spans": "language.labels",

@@ -32,7 +32,7 @@ ROOMS = {
     "models": "norms packed residual feed_forward states blocks embeddings heads routing experts "
     "streams depth initial account spec placements layers mixtures mixers attentions state_spaces "
     "convolutions conv_attention graph_mixers graph_transformer sharing ends changes config "
-    "presets architectures",
+    "presets stepping architectures",
     "training": "schedules objectives denoising optimizers muon sophia skipping processes "
     "files states history checkpoints resuming gradients monitoring loop choices "
     "recipes run_folders",

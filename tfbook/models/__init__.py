@@ -74,7 +74,15 @@ from tfbook.models.mixers import (
 )
 from tfbook.models.mixtures import Experts, active_parameters
 from tfbook.models.norms import NORMS, LayerNorm, RMSNorm, layer_norm, make_norm, rms_norm
-from tfbook.models.packed import GROUPS, GroupedWeight, PackedWeight, RowWeight, set_weight
+from tfbook.models.packed import (
+    GROUPS,
+    GroupedWeight,
+    PackedWeight,
+    RowWeight,
+    can_join,
+    join_rows,
+    set_weight,
+)
 from tfbook.models.placements import (
     Learned,
     LinearBias,
@@ -111,6 +119,8 @@ __all__ = [
     "GroupedWeight",
     "PackedWeight",
     "RowWeight",
+    "can_join",
+    "join_rows",
     "set_weight",
     "Residual",
     "ACTIVATIONS",

@@ -29,6 +29,7 @@ from tfbook.models.ends import Classes
 from tfbook.models.initial import initialise
 from tfbook.models.layers import Layer
 from tfbook.models.states import ModelState
+from tfbook.models.stepping import Steps
 
 __all__ = [
     "DecoderOnly",
@@ -272,6 +273,7 @@ class DecoderOnly(_Model):
         entrance = config.embedding.build(config.site())
         self._own(entrance, make_stack(config, config.decoder, causal=True))
         self.head = config.head.build(config.site())
+        self._steps = Steps()
         self._finish()
 
     def forward(
@@ -303,7 +305,8 @@ class DecoderOnly(_Model):
         (entrance,), past = self._entrances, state or ModelState()
         before = {"seen": past.seen, "reach": past.reach, "counts": past.counts}
         x, mask, counts = entrance(tokens, mask=mask, **before)
-        x, layers = self.stack(x, past.layers, mask=mask)
+        step = self._steps.find(self.stack, x, past.layers) if mask is None else None
+        x, layers = step(x, past.layers) if step else self.stack(x, past.layers, mask=mask)
         logits = self.head(x[:, -1:] if last else x, self.embed.weight)
         return logits, ModelState(layers, past.seen + tokens.shape[1], counts)
 

@@ -42,7 +42,8 @@ ROOMS = {
     "speculative",
     "interpret": "capturing statistics flow attribution lens ablation patching indirect_object "
     "circuits probing similarity supervision superposition dictionaries steering",
-    "hardware": "formats blocks scaling memory quantisation calibration",
+    "hardware": "formats blocks scaling memory quantisation calibration "
+    "triton_kernels kernels",
     "parallel": "links processes groups collectives conjugates replicas zero vocabulary "
     "tensor_parallel context schedules pipeline expert_parallel splits planner",
     "serving": "pages paged batching waste",

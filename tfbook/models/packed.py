@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
-from tfbook._checks import check_module, check_shape, check_tensor
+from tfbook._checks import check_list, check_module, check_shape, check_tensor
 
 __all__ = [
     "GROUPS",
@@ -336,13 +336,13 @@ def can_join(weights: Sequence[Tensor]) -> bool:
 
     Explained in: chapter 17_hardware, section "Weights in few bits".
     """
+    if not (weights and all(isinstance(weight, PackedWeight) for weight in weights)):
+        return False
     kinds = {
-        (type(w), w.shape[1], w.dtype, getattr(w, "bits", 8), getattr(w, "group", 0))
+        (type(w), w.columns, w.dtype, getattr(w, "bits", 8), getattr(w, "group", 0))
         for w in weights
-        if isinstance(w, PackedWeight)
     }
-    whole = all(len(weight) % TOGETHER == 0 for weight in weights[:-1])
-    return whole and len(kinds) == 1 and all(isinstance(w, PackedWeight) for w in weights)
+    return len(kinds) == 1 and all(len(weight) % TOGETHER == 0 for weight in weights[:-1])
 
 
 def join_rows(weights: Sequence[PackedWeight]) -> PackedWeight:
@@ -358,19 +358,21 @@ def join_rows(weights: Sequence[PackedWeight]) -> PackedWeight:
         The whole; the weight itself where there is one.
 
     Raises:
+        TypeError: if weights is no list.
         ValueError: if they cannot be joined.
 
     Example:
-        >>> codes = torch.arange(16)[:, None].expand(64, 16).to(torch.int8)
-        >>> parts = [RowWeight(codes[:64], torch.ones(64)) for _ in range(2)]
-        >>> join_rows(parts).shape
+        >>> codes = torch.arange(64, dtype=torch.int8)[:, None].expand(64, 16)
+        >>> whole = join_rows([RowWeight(codes, torch.ones(64)) for _ in range(2)])
+        >>> whole.shape
         torch.Size([128, 16])
 
     Cost: no bits, but in 4 bits the scales a second time, 4 bytes a group.
 
     Explained in: chapter 17_hardware, section "Weights in few bits".
     """
-    if not (weights and can_join(weights)):
+    check_list("weights", weights)
+    if not can_join(weights):
         found = ", ".join(str(tuple(getattr(w, "shape", ()))) for w in weights) or "none"
         raise ValueError(
             f"weights must be packed alike, in multiples of {TOGETHER} rows, got shapes {found}"

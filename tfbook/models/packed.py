@@ -216,7 +216,7 @@ class GroupedWeight(PackedWeight):
     def product(self, x: Tensor) -> Tensor:
         """Return x Wᵀ for rows x (M, D) in bfloat16."""
         x = torch.cat([x, x], dim=-1) if self.bits == 8 else x
-        return INT4(x, self.packed, self.group, self.scales)
+        return INT4(x, self.packed, self.group, self.scales.contiguous())
 
     def same_as(self, dtype: torch.dtype) -> "GroupedWeight":
         """Return the same bits as a weight of another dtype."""
@@ -367,7 +367,7 @@ def join_rows(weights: Sequence[PackedWeight]) -> PackedWeight:
         >>> whole.shape
         torch.Size([128, 16])
 
-    Cost: no bits, but in 4 bits the scales a second time, 4 bytes a group.
+    Cost: no memory, and for a product with one of the parts a copy of its scales.
 
     Explained in: chapter 17_hardware, section "Weights in few bits".
     """
@@ -382,14 +382,13 @@ def join_rows(weights: Sequence[PackedWeight]) -> PackedWeight:
     first, ends = weights[0], [len(weight) for weight in weights]
     whole = _empty(type(first), torch.Size((sum(ends), first.columns)), first.dtype)
     vars(whole).update({name: x for name, x in vars(first).items() if name != "_is_param"})
-    for name in first.BY_ROW:
+    held = [(name, 0) for name in first.BY_ROW] + [(name, 1) for name in first.BY_COLUMN]
+    for name, dim in held:
         if getattr(first, name) is not None:
-            joined = torch.cat([getattr(weight, name) for weight in weights])
+            joined = torch.cat([getattr(weight, name) for weight in weights], dim=dim)
             setattr(whole, name, joined)
-            for weight, own in zip(weights, joined.split(ends), strict=True):
+            for weight, own in zip(weights, joined.split(ends, dim=dim), strict=True):
                 setattr(weight, name, own)
-    for name in first.BY_COLUMN:
-        setattr(whole, name, torch.cat([getattr(weight, name) for weight in weights], dim=1))
     return whole
 
 

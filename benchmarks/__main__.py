@@ -1,8 +1,10 @@
 """Run benchmarks by name, print their tables and keep the numbers as JSON."""
 
 import argparse
+import datetime
 import importlib
 import json
+import time
 from pathlib import Path
 
 import torch
@@ -27,13 +29,23 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     for name in chosen.names or NAMES:
         benchmark = importlib.import_module(f"benchmarks.{name}")
+        began = time.perf_counter()
         results = benchmark.run()
+        results["run"] = {
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "command": f"python -m benchmarks {name}{_option(chosen.threads)}",
+            "seconds": time.perf_counter() - began,
+        }
         print(benchmark.table(results))
         if not chosen.dry:
             path = HERE / "results" / f"{name}.json"
             path.parent.mkdir(exist_ok=True)
             path.write_text(json.dumps(_rounded(results), indent=1) + "\n")
             print(f"kept in {path.relative_to(HERE.parent)}")
+
+
+def _option(threads: int) -> str:
+    return "" if threads == 1 else f" --threads {threads}"
 
 
 def _rounded(value: object) -> object:

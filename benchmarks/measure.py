@@ -45,7 +45,7 @@ def time_ratios(
     rounds: int,
     *,
     clock: Callable[[], float] = time.process_time,
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, object]]:
     """Time all functions in turn, ``rounds`` times over.
 
     Args:
@@ -56,8 +56,8 @@ def time_ratios(
             ``time.perf_counter``.
 
     Returns:
-        For each name its median milliseconds and the median ratio to the baseline's time in the
-        same round.
+        For each name its median milliseconds, the median ratio to the baseline's time in the same
+        round, and the spread of the middle half of these ratios, from and to.
     """
     times = {name: [] for name in functions}
     for function in functions.values():
@@ -67,15 +67,16 @@ def time_ratios(
             start = clock()
             function()
             times[name].append(clock() - start)
-    return {
-        name: {
+    found = {}
+    for name, taken in times.items():
+        ratios = sorted(mine / other for mine, other in zip(taken, times[baseline], strict=True))
+        quarter = len(ratios) // 4
+        found[name] = {
             "ms": 1e3 * statistics.median(taken),
-            "ratio": statistics.median(
-                mine / other for mine, other in zip(taken, times[baseline], strict=True)
-            ),
+            "ratio": statistics.median(ratios),
+            "spread": [ratios[quarter], ratios[-1 - quarter]],
         }
-        for name, taken in times.items()
-    }
+    return found
 
 
 def peak_memory(function: Callable[[], object]) -> int:

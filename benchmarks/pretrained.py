@@ -79,6 +79,7 @@ def _row(
         f"our {unit}": count / taken[OURS]["ms"] * 1e3,
         "unit": unit,
         "times as fast": speed,
+        "spread": [1 / ratio for ratio in reversed(taken[OURS]["spread"])],
         "target": {"limit": LEAST, "met": speed >= LEAST},
         "MiB": peak_memory(functions[other]) / MIB,
         "our MiB": peak_memory(functions[OURS]) / MIB,

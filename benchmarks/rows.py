@@ -61,7 +61,7 @@ def measure_rows(n: int, attends: Mapping[str, Attend], baseline: str, rounds: i
     for name in attends:
         row = {"n": n, "variant": name}
         for what, taken in times.items():
-            row[f"{what} ms"], row[f"{what} ratio"] = taken[name]["ms"], taken[name]["ratio"]
+            row |= {f"{what} {measure}": value for measure, value in taken[name].items()}
         for what, call in calls.items():
             row[f"{what} extra MiB"] = (peak_memory(call[name]) - results[what]) / MIB
         rows.append(row)

@@ -35,6 +35,7 @@ from book.tools import (
     folds,
     live,
     pages,
+    performance,
     predictions,
     rooms,
     targets,
@@ -345,6 +346,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", name_version)
     app.connect("env-get-outdated", outdated_pages)
     app.connect("source-read", rooms.expand)
+    app.connect("source-read", performance.expand)
     app.connect("source-read", conventions.read)
     app.connect("doctree-read", describe_pictures)
     app.connect("env-get-updated", number_chapters, priority=900)  # after Sphinx has counted

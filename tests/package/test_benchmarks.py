@@ -24,8 +24,9 @@ def test_ratios_are_medians_of_rounds_and_the_warm_up_does_not_count():
     steps = [step for ours, theirs in taken for step in (ours, 0.0, theirs, 0.0)]
     found = time_ratios(functions, "theirs", 3, clock=ticking(*steps))
     assert calls == ["ours", "theirs"] * 4  # once to warm up
-    assert found["theirs"] == {"ms": 2000.0, "ratio": 1.0}
-    assert found["ours"] == {"ms": 4000.0, "ratio": 2.5}  # of 3, 2 and 2.5; not of the medians, 2
+    assert found["theirs"] == {"ms": 2000.0, "ratio": 1.0, "spread": [1.0, 1.0]}
+    # Of 3, 2 and 2.5; not of the medians, 2.
+    assert found["ours"] == {"ms": 4000.0, "ratio": 2.5, "spread": [2.0, 3.0]}
 
 
 def test_memory_is_what_is_alive_at_once():

@@ -31,7 +31,7 @@ ROOMS = {
     "mamba retention rwkv delta_rule",
     "graphs": "adjacency attention positions structure messages",
     "blocks": "norms packed residual feed_forward states blocks embeddings heads routing experts "
-    "streams depth initial",
+    "streams depth initial stepping",
     "models": "spec placements layers mixtures mixers attentions state_spaces convolutions "
     "conv_attention graph_mixers graph_transformer sharing ends changes config presets "
     "architectures",
@@ -44,7 +44,8 @@ ROOMS = {
     "speculative",
     "interpret": "capturing statistics flow attribution lens ablation patching indirect_object "
     "circuits probing similarity supervision superposition dictionaries steering",
-    "hardware": "formats blocks scaling memory quantisation calibration",
+    "hardware": "formats blocks scaling memory quantisation calibration "
+    "triton_kernels kernels",
     "parallel": "links processes groups collectives conjugates replicas zero vocabulary "
     "tensor_parallel context schedules pipeline expert_parallel splits planner",
     "serving": "pages paged invariance batching waste endings engine completions "

@@ -87,12 +87,7 @@ class StaticKVState(KVState):
             TypeError: if they have another dtype.
             ValueError: if they do not fit, or a gradient would have to pass through the memory.
         """
-        start, stop = self.length, self.length + k.shape[-2]
-        if stop > self.capacity:
-            raise ValueError(
-                f"a static cache of {self.capacity} keys holds {start} and cannot take "
-                f"{stop - start} more; make it larger, or use DynamicCache()"
-            )
+        start, stop = self._place_of(k)
         if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
             raise ValueError(
                 "a static cache is written in place, which a gradient cannot pass: call the model "
@@ -103,6 +98,16 @@ class StaticKVState(KVState):
             check_shape(name, new, (batch, n_heads, stop - start, d), "(B, H, N, D)")
             check_same(**{name: new, "the cache": held})
         joined = join_key_masks(self.mask, start, mask, k)
+        new = self.append(k, v)
+        return new if joined is None else replace(new, mask=joined)
+
+    def append(self, k: Float[Tensor, "B H N D"], v: Float[Tensor, "B H N E"]) -> "StaticKVState":
+        """Do what :meth:`extend` does, for keys and values that fit and may all be seen.
+
+        Raises:
+            ValueError: if there is no room left.
+        """
+        start, stop = self._place_of(k)
         room = self.room
         if room.filled != start:  # another continuation stands behind these rows
             room = room.copy(self.k, self.v)
@@ -110,7 +115,17 @@ class StaticKVState(KVState):
             held.narrow(2, start, stop - start).copy_(new)
         room.filled = stop
         k, v = (held.narrow(2, 0, stop) for held in (room.k, room.v))
-        return StaticKVState(k, v, joined, self.seen + stop - start, room)
+        return StaticKVState(k, v, None, self.seen + stop - start, room)
+
+    def _place_of(self, k: Tensor) -> tuple[int, int]:
+        """Return where keys will stand, from and to."""
+        start, stop = self.length, self.length + k.shape[-2]
+        if stop > self.capacity:
+            raise ValueError(
+                f"a static cache of {self.capacity} keys holds {start} and cannot take "
+                f"{stop - start} more; make it larger, or use DynamicCache()"
+            )
+        return start, stop
 
     def select(self, rows: Int[Tensor, " S"]) -> "StaticKVState":
         """Return a state of the chosen sequences, in memory of its own."""

@@ -71,6 +71,10 @@ class KVState:
         k, v = torch.cat([self.k, k], dim=-2), torch.cat([self.v, v], dim=-2)
         return KVState(k, v, joined, self.seen + k.shape[-2] - self.length)
 
+    def append(self, k: Float[Tensor, "B H N D"], v: Float[Tensor, "B H N E"]) -> "KVState":
+        """Do what :meth:`extend` does, for keys and values that fit and may all be seen."""
+        return self.extend(k, v)
+
     def select(self, rows: Int[Tensor, " S"]) -> "KVState":
         """Return a state of the chosen sequences of the batch, in the order given."""
         mask = None if self.mask is None else self.mask[rows]

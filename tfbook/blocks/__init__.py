@@ -41,7 +41,15 @@ from tfbook.blocks.feed_forward import (
 from tfbook.blocks.heads import LanguageHead, MaskedHead
 from tfbook.blocks.initial import SCHEMES, initialise
 from tfbook.blocks.norms import NORMS, LayerNorm, RMSNorm, layer_norm, make_norm, rms_norm
-from tfbook.blocks.packed import GROUPS, GroupedWeight, PackedWeight, RowWeight, set_weight
+from tfbook.blocks.packed import (
+    GROUPS,
+    GroupedWeight,
+    PackedWeight,
+    RowWeight,
+    can_join,
+    join_rows,
+    set_weight,
+)
 from tfbook.blocks.residual import PLACES, Residual
 from tfbook.blocks.routing import (
     ROUTERS,
@@ -53,6 +61,7 @@ from tfbook.blocks.routing import (
     router_z_loss,
 )
 from tfbook.blocks.states import BlockState, ModelState, Trace
+from tfbook.blocks.stepping import Step, Steps
 from tfbook.blocks.streams import ReversibleBlock, ReversibleStack
 
 __all__ = [
@@ -66,6 +75,8 @@ __all__ = [
     "GroupedWeight",
     "PackedWeight",
     "RowWeight",
+    "can_join",
+    "join_rows",
     "set_weight",
     "Residual",
     "PLACES",
@@ -116,4 +127,6 @@ __all__ = [
     "with_layer_scale",
     "ReversibleBlock",
     "ReversibleStack",
+    "Step",
+    "Steps",
 ]

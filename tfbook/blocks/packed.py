@@ -12,7 +12,7 @@ the sums to bfloat16. What has a gradient, and is not packed, is computed with t
 Explained in: chapters/17_hardware, section "Weights in few bits".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int, Int8
@@ -20,15 +20,24 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
-from tfbook._checks import check_module, check_shape, check_tensor
+from tfbook._checks import check_list, check_module, check_shape, check_tensor
 
-__all__ = ["GROUPS", "GroupedWeight", "PackedWeight", "RowWeight", "set_weight"]
+__all__ = [
+    "GROUPS",
+    "GroupedWeight",
+    "PackedWeight",
+    "RowWeight",
+    "can_join",
+    "join_rows",
+    "set_weight",
+]
 
 GROUPS = (32, 64, 128, 256)  # sizes of a group that the kernel knows
 ROWS = STEP = 16  # rows in 4 bits and columns in 8 come in multiples, for the kernels' vectors
-INT4 = torch.ops.aten._weight_int4pack_mm_for_cpu.default
-INT8 = torch.ops.aten._weight_int8pack_mm.default
-PIECE = 1024  # rows that are packed at once, a multiple of the 64 that the kernel puts together
+INT4 = torch._weight_int4pack_mm_for_cpu
+INT8 = torch._weight_int8pack_mm
+PIECE = 1024  # rows that are packed at once, a multiple of those it puts together
+TOGETHER = 64  # rows that the kernel for 4 bits puts together
 MIDDLE = 8  # the kernel counts codes from the middle of 0 … 15
 
 
@@ -39,6 +48,9 @@ class PackedWeight(Tensor):
 
     Explained in: chapters/17_hardware, section "Weights in few bits".
     """
+
+    BY_ROW: tuple[str, ...] = ()  # what holds something for each row, rows first
+    BY_COLUMN: tuple[str, ...] = ()  # and what has the rows in its second dimension
 
     def decode(self) -> Float[Tensor, "N D"]:
         """Return the matrix that the bits stand for, in the weight's dtype."""
@@ -128,6 +140,8 @@ class GroupedWeight(PackedWeight):
     Explained in: chapters/17_hardware, section "Weights in few bits".
     """
 
+    BY_ROW, BY_COLUMN = ("packed", "table"), ("scales",)
+
     @staticmethod
     def __new__(cls, codes, scale, low=None, *, bits=4, dtype=torch.float32):
         """Make a tensor without numbers of its own."""
@@ -202,7 +216,7 @@ class GroupedWeight(PackedWeight):
     def product(self, x: Tensor) -> Tensor:
         """Return x Wᵀ for rows x (M, D) in bfloat16."""
         x = torch.cat([x, x], dim=-1) if self.bits == 8 else x
-        return INT4(x, self.packed, self.group, self.scales)
+        return INT4(x, self.packed, self.group, self.scales.contiguous())
 
     def same_as(self, dtype: torch.dtype) -> "GroupedWeight":
         """Return the same bits as a weight of another dtype."""
@@ -237,6 +251,8 @@ class RowWeight(PackedWeight):
     Source: [dettmers2022llm]
     Explained in: chapters/17_hardware, section "Weights in few bits".
     """
+
+    BY_ROW = ("codes", "scale")
 
     @staticmethod
     def __new__(cls, codes, scale, *, dtype=torch.float32):
@@ -307,6 +323,73 @@ def set_weight(model: nn.Module, name: str, weight: PackedWeight) -> None:
     check_shape("weight", weight, known[name].shape, f"that of {name}")
     owner, _, own = name.rpartition(".")
     setattr(model.get_submodule(owner), own, nn.Parameter(weight, requires_grad=False))
+
+
+def can_join(weights: Sequence[Tensor]) -> bool:
+    """Return whether :func:`join_rows` can put weights into one.
+
+    They are packed alike, have as many columns, and all but the last have a multiple of 64 rows:
+    so many the kernel for 4 bits puts together.
+
+    Args:
+        weights: packed ones, or others.
+
+    Explained in: chapter 17_hardware, section "Weights in few bits".
+    """
+    if not (weights and all(isinstance(weight, PackedWeight) for weight in weights)):
+        return False
+    kinds = {
+        (type(w), w.columns, w.dtype, getattr(w, "bits", 8), getattr(w, "group", 0))
+        for w in weights
+    }
+    return len(kinds) == 1 and all(len(weight) % TOGETHER == 0 for weight in weights[:-1])
+
+
+def join_rows(weights: Sequence[PackedWeight]) -> PackedWeight:
+    """Put packed weights below each other: one product with x in the place of several.
+
+    W = [W_1; W_2; …], so x Wᵀ = [x W_1ᵀ, x W_2ᵀ, …]. The bits are held once: the weights given
+    become views into those of the whole, and mean what they meant.
+
+    Args:
+        weights: of which :func:`can_join` says yes.
+
+    Returns:
+        The whole; the weight itself where there is one.
+
+    Raises:
+        TypeError: if weights is no list.
+        ValueError: if they cannot be joined.
+
+    Example:
+        >>> codes = torch.arange(64, dtype=torch.int8)[:, None].expand(64, 16)
+        >>> whole = join_rows([RowWeight(codes, torch.ones(64)) for _ in range(2)])
+        >>> whole.shape
+        torch.Size([128, 16])
+
+    Cost: no memory, and for a product with one of the parts a copy of its scales.
+
+    Explained in: chapter 17_hardware, section "Weights in few bits".
+    """
+    check_list("weights", weights)
+    if not can_join(weights):
+        found = ", ".join(str(tuple(getattr(w, "shape", ()))) for w in weights) or "none"
+        raise ValueError(
+            f"weights must be packed alike, in multiples of {TOGETHER} rows, got shapes {found}"
+        )
+    if len(weights) == 1:
+        return weights[0]
+    first, ends = weights[0], [len(weight) for weight in weights]
+    whole = _empty(type(first), torch.Size((sum(ends), first.columns)), first.dtype)
+    vars(whole).update({name: x for name, x in vars(first).items() if name != "_is_param"})
+    held = [(name, 0) for name in first.BY_ROW] + [(name, 1) for name in first.BY_COLUMN]
+    for name, dim in held:
+        if getattr(first, name) is not None:
+            joined = torch.cat([getattr(weight, name) for weight in weights], dim=dim)
+            setattr(whole, name, joined)
+            for weight, own in zip(weights, joined.split(ends, dim=dim), strict=True):
+                setattr(weight, name, own)
+    return whole
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:

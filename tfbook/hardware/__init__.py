@@ -14,6 +14,7 @@ from tfbook.hardware.formats import (
     round_to,
     to_torch,
 )
+from tfbook.hardware.kernels import attend_triton, softmax_triton, triton_runs
 from tfbook.hardware.memory import (
     OPTIMIZER_BYTES,
     PRECISIONS,
@@ -75,4 +76,7 @@ __all__ = [
     "hadamard",
     "output_error",
     "rotate",
+    "attend_triton",
+    "softmax_triton",
+    "triton_runs",
 ]

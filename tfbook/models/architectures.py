@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from tfbook._checks import check_bool, check_ids, check_number
 from tfbook.attention import Cache
-from tfbook.blocks import ModelState, SharedBias, Stack, TokenEmbedding, initialise
+from tfbook.blocks import ModelState, SharedBias, Stack, Steps, TokenEmbedding, initialise
 from tfbook.models.config import TransformerConfig
 from tfbook.models.ends import Classes
 from tfbook.models.layers import Layer
@@ -269,6 +269,7 @@ class DecoderOnly(_Model):
         entrance = config.embedding.build(config.site())
         self._own(entrance, make_stack(config, config.decoder, causal=True))
         self.head = config.head.build(config.site())
+        self._steps = Steps()
         self._finish()
 
     def forward(
@@ -300,7 +301,8 @@ class DecoderOnly(_Model):
         (entrance,), past = self._entrances, state or ModelState()
         before = {"seen": past.seen, "reach": past.reach, "counts": past.counts}
         x, mask, counts = entrance(tokens, mask=mask, **before)
-        x, layers = self.stack(x, past.layers, mask=mask)
+        step = self._steps.find(self.stack, x, past.layers) if mask is None else None
+        x, layers = step(x, past.layers) if step else self.stack(x, past.layers, mask=mask)
         logits = self.head(x[:, -1:] if last else x, self.embed.weight)
         return logits, ModelState(layers, past.seen + tokens.shape[1], counts)
 

@@ -365,7 +365,7 @@ def load(
     and a least value for each 32, 8 for the table of the embedding. With "int8" the rows of what
     was in 4 bits are rounded again, to 8 bits a number and one scale. Linear maps then run in
     kernels for such weights, see :class:`tfbook.blocks.PackedWeight`: on one core of a server a
-    token takes about 0.4 of the time of "float32" with "int4", 0.5 with "int8", and the weights a
+    token takes about 0.3 of the time of "float32" with "int4", 0.4 with "int8", and the weights a
     quarter and a third of the memory. What is multiplied is rounded to bfloat16, so that logits
     differ by 1 to 2 % of their norm with "int4" (perplexity by less than 0.5 %), by 4 to 7 % with
     "int8" (about 1 %). Hence "float32" is what is meant when nothing is said.

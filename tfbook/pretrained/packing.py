@@ -158,15 +158,18 @@ def pack_rows(
         named[name] = numbers[:, None].expand(rows, columns // BYTES[kind] * BLOCK)
         start += rows
     model = fill_model(json.loads(texts["config"]), named)
-    pack = _in_groups if bits == 4 else _in_rows
-    for name, weight in list(model.named_parameters()):
+    orders = {}
+    for name, weight in model.named_parameters():
         if weight.dtype == torch.float64:
-            order = weight.detach()[:, 0].long()
-            first = int(order.min())
-            raw, kind = found.pop(first)
-            set_weight(model, name, pack(split_blocks(raw[order - first], kind), dtype))
+            orders[name] = weight.detach()[:, 0].long()
+            weight.data = weight.data[:1].clone().expand_as(weight)  # the numbers' memory may go
         else:
-            weight.data = weight.data.to(dtype)
+            weight.data = weight.data.to(dtype, copy=True)  # and so may the file's
+    pack = _in_groups if bits == 4 else _in_rows
+    for name, order in orders.items():
+        first = int(order.min())
+        raw, kind = found.pop(first)
+        set_weight(model, name, pack(split_blocks(raw[order - first], kind), dtype))
     return model.eval()
 
 

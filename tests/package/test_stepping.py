@@ -59,7 +59,7 @@ def packed(kit, bits=4, joined=True):
     d_head, d_ff = (64, 128) if joined else (16, 48)
     model = llama(kit, d_head=d_head, n_heads=4, d_ff=d_ff, d_model=64, layers=2)
     if bits == "rows":
-        parts = room(kit, "models")
+        parts = room(kit, "blocks")
         for name, weight in list(model.stack.named_parameters()):
             if weight.ndim == 2:
                 scale = weight.detach().abs().amax(1) / 127
@@ -266,7 +266,7 @@ def test_what_more_is_asked_is_left_to_the_modules(kit):
         assert not found(states=states[:2]) and not found(states=None)
         assert not found(states=begun(kit, model, cache=caches.SlidingCache(5))[1])
         hidden = torch.ones(BATCH, 1, 1, READ, dtype=torch.bool)
-        states_of = room(kit, "models").BlockState
+        states_of = room(kit, "blocks").BlockState
         masked = tuple(
             states_of(type(s.mixer)(s.mixer.k, s.mixer.v, hidden, READ))
             for s in begun(kit, model, cache=caches.DynamicCache())[1]

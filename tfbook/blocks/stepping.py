@@ -52,7 +52,10 @@ CACHES = (KVState, StaticKVState)  # that keep every key
 
 
 class Steps:
-    """Where a model keeps its :class:`Step`; copies and files of the model begin without one."""
+    """Where a model keeps its :class:`Step`; copies and files of the model begin without one.
+
+    Explained in: chapter 17_hardware, section "Weights in few bits".
+    """
 
     def __init__(self) -> None:
         """Begin without one."""

@@ -334,7 +334,7 @@ def can_join(weights: Sequence[Tensor]) -> bool:
     Args:
         weights: packed ones, or others.
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
     if not (weights and all(isinstance(weight, PackedWeight) for weight in weights)):
         return False
@@ -369,7 +369,7 @@ def join_rows(weights: Sequence[PackedWeight]) -> PackedWeight:
 
     Cost: no memory, and for a product with one of the parts a copy of its scales.
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
     check_list("weights", weights)
     if not can_join(weights):

@@ -10,7 +10,7 @@ The model stays the model. A :class:`Step` belongs to a stack as it was when it 
 module, a weight or a choice was changed since, it is made anew, and while any module of the layers
 has a hook, or is not what stands here, :meth:`Steps.find` finds none and the modules do the work.
 
-Explained in: chapter 17_hardware, section "Weights in few bits".
+Explained in: chapters/17_hardware, section "Weights in few bits".
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +54,7 @@ CACHES = (KVState, StaticKVState)  # that keep every key
 class Steps:
     """Where a model keeps its :class:`Step`; copies and files of the model begin without one.
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Step:
         whether the stack is still the same.
 
     Source: [touvron2023llama]
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
 
     def __init__(self, stack: Stack):

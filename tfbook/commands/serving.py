@@ -1,6 +1,6 @@
 """Serving a model from the command line: an HTTP server, until it is told to stop.
 
-Explained in: chapter 17_hardware, section "Serving many".
+Explained in: chapters/17_hardware, section "Serving many".
 """
 
 import argparse
@@ -34,7 +34,7 @@ def serve(chosen: argparse.Namespace) -> None:
         OSError: if the address is taken, or a file cannot be read.
         KeyboardInterrupt: after SIGINT, once it has ended.
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
     if chosen.threads is not None:
         check_number("threads", chosen.threads, 1, 1024, whole=True)

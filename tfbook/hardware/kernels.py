@@ -1,13 +1,13 @@
 """Kernels of our own: attention and softmax in Triton, on a GPU or in Triton's interpreter.
 
-The kernels stand in :mod:`tfbook.hardware.triton_kernels`. Here is what stands around them: what
+The kernels stand in ``tfbook.hardware.triton_kernels``. Here is what stands around them: what
 they take is checked, and what one launch of a kernel covers is worked out. Without a GPU they run
 in Triton's interpreter, slowly, and give the same numbers: it is for reading, stepping and testing,
 and Triton must be told before it is imported, by ``TRITON_INTERPRET=1`` in the environment.
 
 Triton is no requirement of this package: ``pip install triton`` on Linux, 290 MB.
 
-Explained in: chapter 17_hardware, section "Why attention waits for memory".
+Explained in: chapters/17_hardware, section "Attention as bytes moved".
 """
 
 import math
@@ -36,7 +36,7 @@ def triton_runs() -> bool:
         >>> triton_runs() in (True, False)
         True
 
-    Explained in: chapter 17_hardware, section "Why attention waits for memory".
+    Explained in: chapters/17_hardware, section "Attention as bytes moved".
     """
     return find_spec("triton") is not None and (torch.cuda.is_available() or _interprets())
 
@@ -62,7 +62,7 @@ def softmax_triton(x: Float[Tensor, "*B N"]) -> Float[Tensor, "*B N"]:
     Cost: 2 · n numbers moved for each row.
 
     Source: [tillet2019triton], [milakov2018online]
-    Explained in: chapter 17_hardware, section "Why attention waits for memory".
+    Explained in: chapters/17_hardware, section "Attention as bytes moved".
     """
     check_float("x", x, min_dims=1)
     _check_plain("softmax_triton", x=x)
@@ -117,7 +117,7 @@ def attend_triton(
         queries, k and v are moved, and no score.
 
     Source: [dao2022flashattention], [dao2023flashattention2], [tillet2019triton]
-    Explained in: chapter 17_hardware, section "Why attention waits for memory".
+    Explained in: chapters/17_hardware, section "Attention as bytes moved".
     """
     check_attention(q, k, v, causal=causal, scale=scale)
     check_bool("return_lse", return_lse)

@@ -8,7 +8,7 @@ masks keep those out that lie outside.
 :mod:`tfbook.hardware.kernels` calls them; this module is loaded with the first call, for it imports
 Triton, which is not a part of every installation.
 
-Explained in: chapter 17_hardware, section "Why attention waits for memory".
+Explained in: chapters/17_hardware, section "Attention as bytes moved".
 """
 
 from __future__ import annotations

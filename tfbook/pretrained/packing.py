@@ -4,7 +4,7 @@ A block of the file holds 32 numbers of a row as small integers q, with a scale 
 Q4_1 a least value m: x = d q + m. That is what :class:`tfbook.blocks.GroupedWeight` holds too, so
 the integers are handed over as they are, and nothing is decoded on the way.
 
-Explained in: chapter 17_hardware, section "Weights in few bits".
+Explained in: chapters/17_hardware, section "Weights in few bits".
 """
 
 import json
@@ -37,7 +37,7 @@ class Blocks(NamedTuple):
         low: (N, D / 32), float16; None where it is 0.
         bits: 4 or 8.
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
 
     codes: Tensor
@@ -66,7 +66,7 @@ def split_blocks(raw: Shaped[Tensor, "N R"], kind: str) -> Blocks:
         >>> blocks.codes[0, [0, 1, 16]].tolist(), blocks.scale.tolist(), blocks.low.tolist()
         ([1, 0, 2], [[1.0]], [[2.0]])
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
     check_tensor("raw", raw)
     check_choice("kind", kind, BYTES)
@@ -105,7 +105,7 @@ def read_rows(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         ModuleNotFoundError: if the package gguf is not installed.
         ValueError: if the file is damaged, of another family or in another format.
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
     kinds = []
 
@@ -143,7 +143,7 @@ def pack_rows(
     Raises:
         ValueError: for other bits, or weights that do not fit the texts.
 
-    Explained in: chapter 17_hardware, section "Weights in few bits".
+    Explained in: chapters/17_hardware, section "Weights in few bits".
     """
     if bits not in (4, 8):
         raise ValueError(f"bits must be 4 or 8, got {bits}")

@@ -1,6 +1,6 @@
 """One connection: requests are read, checked, asked of the engine, and answered as its tokens come.
 
-Explained in: chapter 17_hardware, section "Serving many".
+Explained in: chapters/17_hardware, section "Serving many".
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class _Gone(ConnectionError):
 class Handler(BaseHTTPRequestHandler):
     """What a client of :class:`tfbook.serving.Endpoint` talks to.
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     protocol_version = "HTTP/1.1"

@@ -5,7 +5,7 @@ Here is what stands in their bodies, without any network; names and defaults are
 interface that clients and other servers have in common. What is not known is refused, so that
 nobody believes in a choice that has no effect.
 
-Explained in: chapter 17_hardware, section "Serving many".
+Explained in: chapters/17_hardware, section "Serving many".
 """
 
 import math
@@ -65,7 +65,7 @@ class BadRequest(ValueError):
         code: a name for the fault, for programs.
         headers: that the answer has besides.
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     def __init__(
@@ -93,7 +93,7 @@ def error_body(error: BadRequest) -> dict[str, object]:
         >>> error_body(BadRequest("n must be at least 1, got 0", param="n"))["error"]["param"]
         'n'
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
     if not isinstance(error, BadRequest):
         raise TypeError(f"error must be a BadRequest, got {type(error).__name__}")
@@ -121,7 +121,7 @@ class CompletionRequest:
         name: of the answer.
         created: when, in seconds since 1970.
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     model: str
@@ -201,7 +201,7 @@ def read_completion(
     Raises:
         BadRequest: if something is missing, unknown or out of range; the message says what.
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
     if not isinstance(body, Mapping):
         _refuse(f"the body must be a JSON object, got {_kind(body)}")

@@ -1,6 +1,6 @@
 """Where a text ends that comes in pieces: at the first of some strings, wherever pieces are cut.
 
-Explained in: chapter 17_hardware, section "Serving many".
+Explained in: chapters/17_hardware, section "Serving many".
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ class Until:
         >>> list(text), text.met
         (['To b', 'e, '], 'or')
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     def __init__(self, pieces: Iterable[str], stops: Sequence[str]):

@@ -4,7 +4,7 @@ Python's own server, with a thread for each connection; none of them computes. I
 and knows no keys, so it listens to this machine alone unless one says otherwise, and answers no
 web page: a request has to say that it brings JSON, and to name a host that is its own.
 
-Explained in: chapter 17_hardware, section "Serving many".
+Explained in: chapters/17_hardware, section "Serving many".
 """
 
 import threading
@@ -50,7 +50,7 @@ class Endpoint:
         ValueError: for a number out of range.
         OSError: if the address is taken or not this machine's.
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 The scheduler of :class:`tfbook.serving.Server` belongs to one thread. Whoever answers a client has
 a thread of its own, asks here, and waits for its tokens; it may go away at any time.
 
-Explained in: chapter 17_hardware, section "Serving many".
+Explained in: chapters/17_hardware, section "Serving many".
 """
 
 import queue
@@ -24,14 +24,14 @@ GLANCE = 0.1  # seconds after which one who waits looks whether there is still s
 class Overloaded(RuntimeError):
     """As many requests are under way as there is room for: ask again later.
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
 
 class Stopped(RuntimeError):
     """No more tokens come: the engine was closed, or the model failed.
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
 
@@ -44,7 +44,7 @@ class Ticket:
         prompt: the tokens to begin with.
         ended: whether the last token has been handed out.
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     def __init__(self, prompt: Sequence[int], choices: dict[str, object]):
@@ -97,7 +97,7 @@ class Engine:
         ...     len(list(ticket.tokens()))
         5
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     def __init__(self, server: Server, *, queue: int = 64):

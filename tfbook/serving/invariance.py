@@ -5,7 +5,7 @@ chooses that order by the shapes that it gets: one row by another kernel than ei
 served beside others then differs in its last bits from the same text alone, and where two tokens
 are almost equally likely, in its words.
 
-Explained in: chapter 17_hardware, section "Serving many".
+Explained in: chapters/17_hardware, section "Serving many".
 """
 
 from typing import NamedTuple
@@ -56,7 +56,7 @@ def tree_linear(
         tensor([[2.]])
 
     Source: [he2025defeating]
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
     rows = _rows(x, weight, bias)  # (B, D)
     step = max(1, PRODUCTS // max(1, weight.shape[1] * max(1, len(rows))))
@@ -108,7 +108,7 @@ def tiled_linear(
         True
 
     Source: [he2025defeating]
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
     check_number("rows", rows, 1, 2**20, whole=True)
     flat, found = _round(_rows(x, weight, bias)), []  # (B, D), or a little wider
@@ -159,7 +159,7 @@ class BatchInvariant(TorchFunctionMode):
         True
 
     Source: [he2025defeating]
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     def __init__(self, *, rows: int = 8):
@@ -222,7 +222,7 @@ class BatchDifferences(NamedTuple):
         largest: the largest difference.
         choices: at how many places another token is the most likely one.
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     numbers: int
@@ -252,7 +252,7 @@ def batch_differences(model: DecoderOnly, tokens: Int[Tensor, "B N"]) -> BatchDi
         BatchDifferences(numbers=512, different=0, largest=0.0, choices=0)
 
     Source: [he2025defeating]
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
     if not isinstance(model, DecoderOnly):
         raise TypeError(f"model must be a DecoderOnly, got {type(model).__name__}")

@@ -1,6 +1,6 @@
 """A socket that clients connect to: so many at once, a thread for each, and all hung up at the end.
 
-Explained in: chapter 17_hardware, section "Serving many".
+Explained in: chapters/17_hardware, section "Serving many".
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Listener(ThreadingHTTPServer):
     Raises:
         OSError: if the address is taken or not this machine's.
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
 
     daemon_threads = True
@@ -129,7 +129,7 @@ def is_loopback(host: str) -> bool:
         >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("192.0.2.1")
         (True, True, False)
 
-    Explained in: chapter 17_hardware, section "Serving many".
+    Explained in: chapters/17_hardware, section "Serving many".
     """
     if not isinstance(host, str):
         raise TypeError(f"host must be a string, got {type(host).__name__}")

@@ -49,6 +49,7 @@ def of_log(name, *path):
 
 # What each experiment trains, made anew.
 BUILT = {
+    "adapting": lambda m: count(m.Classifier(pretrained.load("minilm-l6").model)),
     "answers": lambda m: count(m.Reader(pretrained.load("minilm-l6"))),
     "associative_recall": lambda m: count(*map(m.Recaller, m.MIXERS)),
     "batch_size": lambda m: count(m.model(SHAKESPEARE)) & of_log("batch_size"),
@@ -96,6 +97,7 @@ BUILT = {
     "calibrated_bits": lambda m: count(pretrained.load("smollm2-135m").model),
     "same_prompt": lambda m: count(pretrained.load("smollm2-135m").model),
     "overfitting": lambda m: overfitting(),
+    "own_text": lambda m: count(pretrained.load("smollm2-135m").model),
     "own_words": lambda m: count(*map(module("long_sums").model_of, ("small", "large"))),
     "pairs_recalled": lambda m: count(*(m.Recaller(way, 64) for way in m.WAYS)),
     "pretrained_attention": lambda m: count(*(pretrained.load(n).model for n in m.MODELS)),

@@ -13,7 +13,7 @@ that are trained (`trained`); the bytes that frozen weights take, that trained o
 gradient and two moments, and that a batch of sentences keeps for the backward pass (`bytes`); and
 the seconds of a step (`step`). `tried` holds the validation accuracy of each rate.
 
-Explained in: chapters/18_practice, section "Fine-tuning on your own data".
+Explained in: chapters/18_practice, section "Low-rank adapters".
 """
 
 import math

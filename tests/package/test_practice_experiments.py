@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tfbook import experiments, practice
-from tfbook.experiments import broken_run, checked_sums, preferred_sums
+from tfbook import data, experiments, practice, pretrained
+from tfbook.experiments import adapting, broken_run, checked_sums, own_text, preferred_sums
 
 KNOWN = broken_run.questions()
 
@@ -72,3 +72,48 @@ def test_the_shipped_logs_say_what_the_chapter_says():
     assert max(map(max, (loss[-5:] for loss in runs["positions"]["loss"]))) < 0.2
     log = experiments.log("checked_sums")
     assert all(0 <= c <= log["samples"] for way in log["ways"].values() for c in way["right"][0])
+
+
+def test_each_way_trains_what_its_name_says_and_nothing_else():
+    language = pretrained.load("minilm-l6")
+    pairs = [("A joy from the first scene.", 1.0), ("Two hours I want back.", -1.0)]
+    for way, moved in (("head", "head"), ("lora 1", "lora"), ("full", "encoder")):
+        model = adapting.Classifier(language.model)
+        adapting.prepare(model, way)
+        before = {name: weight.clone() for name, weight in model.named_parameters()}
+        adapting.adapt(model, language, pairs, 1e-3, 2, 0)
+        changed = {n for n, w in model.named_parameters() if not torch.equal(w, before[n])}
+        assert changed and any(moved in name for name in changed)
+        if way != "full":
+            assert all("head." in name or "lora" in name for name in changed)
+    assert practice.count_trained(model).trained == 22_713_601
+
+
+def test_a_frozen_body_keeps_no_activations_and_adapters_keep_them():
+    language = pretrained.load("minilm-l6")
+    pairs = [("A joy from the first scene.", 1.0)]
+    kept = {}
+    for way in ("head", "lora 1", "full"):
+        model = adapting.Classifier(language.model)
+        adapting.prepare(model, way)
+        kept[way] = adapting.kept_bytes(model, language, pairs)
+    assert 100 * kept["head"] < kept["lora 1"] < 1.2 * kept["full"]
+
+
+def test_the_shipped_ways_are_as_the_chapter_tells_them():
+    log = experiments.log("adapting")
+    mean = {way: sum(found["accuracy"]) / 3 for way, found in log["ways"].items()}
+    assert max(abs(mean[way] - mean["full"]) for way in ("lora 4", "lora 16", "dora 4")) < 0.02
+    assert mean["lora 1"] < mean["head"] < mean["full"] - 0.02
+    for found in log["ways"].values():
+        shares = [sum(map(int, text)) / len(text) for text in found["right"]]
+        assert shares == pytest.approx(found["accuracy"], abs=1e-4)
+        assert {len(text) for text in found["right"]} == {log["n_test"]}
+
+
+def test_the_play_is_learned_and_what_is_not_taught_is_another_text():
+    log = experiments.log("own_text")
+    assert log["held"][-1] < log["held"][0] - 0.1
+    assert log["at"][-1] == log["settings"]["steps"] and len(log["held"]) == len(log["at"])
+    play, others = data.shakespeare(), own_text.other_text().split("\n")
+    assert not any(line in play for line in others if len(line) > 20)

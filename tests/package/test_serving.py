@@ -13,7 +13,7 @@ from fresh import Mutant
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbook import generation, models, serving
+from tfbook import attention, generation, models, serving
 
 V, MOST = 23, 40
 
@@ -94,6 +94,33 @@ def test_each_gets_what_it_would_get_alone(kind, room=serving):
         read = sum(len(prompt) for prompt, _ in asked)
         assert server.stats.read + server.stats.shared == read
     assert len({tuple(each) for each in wanted}) > 4  # texts that differ
+
+
+def test_a_batch_of_llamas_takes_few_operations_and_gets_the_same(monkeypatch):
+    """The modules read prompts; a token for each goes by them only while one has a hook."""
+    ffn, norm = models.FFN(20, "swiglu", bias=False), models.Norm("rms")
+    mixer = models.Attention(4, n_kv_heads=2, position=models.Rotary(), bias=False)
+    layer = models.Layer(mixer, ffn, norm=norm, place="pre")
+    torch.manual_seed(5)
+    config = models.TransformerConfig(V, 24, decoder=[layer] * 3, max_len=MOST)
+    model, asked, calls = models.build(config).eval(), requests(), []
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(0.6 * torch.randn(weight.shape) + (weight.ndim == 1))
+    wanted = [alone(model, *each) for each in asked]
+    forward = attention.MultiHeadAttention.forward
+    counted = lambda *given, **more: calls.append(1) or forward(*given, **more)  # noqa: E731
+    monkeypatch.setattr(attention.MultiHeadAttention, "forward", counted)
+    for choices in ({}, {"max_running": 3}, {"max_running": 1}, {"n_pages": 9}):
+        calls.clear()
+        server = serving.Server(model, **({"n_pages": 60, "page_size": 4} | choices))
+        assert served(server, asked) == wanted
+        assert len(calls) == 3 * (len(asked) + server.stats.preempted)
+    model.stack.blocks[1].register_forward_hook(lambda *_: None)
+    calls.clear()
+    server = serving.Server(model, n_pages=60, page_size=4)
+    assert served(server, asked) == wanted
+    assert len(calls) == 3 * (len(asked) + server.stats.steps)
 
 
 def test_a_server_makes_what_generation_makes():
@@ -214,6 +241,16 @@ def test_a_state_may_be_continued_twice_and_beyond_its_room(room=serving):
                 assert counts.tolist() == [n + 3 for n in lengths]
                 found = torch.cat(said[first], 1)  # (B, 3, V)
                 torch.testing.assert_close(found, torch.stack(wholes[first]))
+            few, states = torch.tensor([3, 1]), [begun]
+            for token in (2, 5):  # some of the sequences, beside all of them
+                states.append(model(torch.full((4, 1), token), states[-1])[1])
+                chosen = states[-2].select(few)
+                logits, chosen = model(torch.full((2, 1), token), chosen)
+                whole, _ = model(torch.full((4, 1), token), states[-2])
+                torch.testing.assert_close(logits, whole[few])
+                assert torch.equal(
+                    chosen.layers[0].mixer.mask, states[-1].layers[0].mixer.mask[few]
+                )
 
 
 def test_continuous_batches_take_fewer_steps_than_those_that_wait(room=serving):
@@ -380,15 +417,15 @@ MUTANTS = [
     Mutant(
         "rows of a page upside down",
         "tfbook.serving.paged",
-        "held[layer][page, :, places % self.page_size] = last.transpose(0, 1)",
-        "held[layer][page, :, -places % self.page_size] = last.transpose(0, 1)",
+        "index_copy_(0, slots, last",
+        "index_copy_(0, slots - slots % self.page_size + -slots % self.page_size, last",
         "test_a_request_ends_with_its_stop_token",
     ),
     Mutant(
         "a new key goes to the first page",
         "tfbook.serving.paged",
-        "pages = [table[page] for",
-        "pages = [table[0] for",
+        "self._slots(_table(tables), torch.tensor(lengths)[:, None] - 1)",
+        "self._slots(_table(tables)[:, :1].repeat(1, 99), torch.tensor(lengths)[:, None] - 1)",
         "test_who_loses_its_pages_goes_on_where_it_was",
     ),
     Mutant(

@@ -29,8 +29,12 @@ def decoder(position, room=serving):
         "rotary": m.Attention(4, n_kv_heads=2, d_head=6, position=m.Rotary(), bias=False),
         "alibi": m.Attention(2, position=m.LinearBias()),
         "window": m.Attention(2, position=m.Rotary(), window=5),
+        "llama": m.Attention(4, n_kv_heads=2, position=m.Rotary(), bias=False),
     }
     layer = m.Layer(mixers[position], m.FFN(64), norm=m.Norm("rms"))
+    if position == "llama":  # which takes few operations where no context replaces its sums
+        ffn = m.FFN(64, "swiglu", bias=False)
+        layer = m.Layer(mixers["llama"], ffn, norm=m.Norm("rms"), place="pre")
     torch.manual_seed(5)
     model = m.build(m.TransformerConfig(32, 32, decoder=[layer] * 2, max_len=40)).eval()
     with torch.no_grad():
@@ -121,7 +125,7 @@ class Logged:
         self.stats = server.stats
 
 
-@pytest.mark.parametrize("position", ["rotary", "alibi", "window"])
+@pytest.mark.parametrize("position", ["rotary", "alibi", "window", "llama"])
 def test_who_is_served_among_others_gets_the_bits_that_it_gets_alone(position, room=serving):
     """In any batch, behind pages that others wrote, and read again after it lost its own."""
     model = decoder(position, room)

@@ -7,10 +7,12 @@ through is built by the package that it belongs to.
 import copy
 import importlib
 import io
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
+from torch.overrides import BaseTorchFunctionMode
 
 import tfbook.blocks.stepping
 from tfbook.attention import MultiHeadAttention, StaticCache
@@ -80,9 +82,33 @@ def begun(kit, model, cache=None):
 
 
 @torch.no_grad()
-def both_ways(kit, model, tokens=4, **given):
+def uneven(kit, model, lengths=(5, READ, 2), room_for=2):
+    """The same for sequences of different lengths, in the cache of a server."""
+    pages = room(kit, "serving").PagedCache(model, 12, 4)
+    tables = [range(4 * i, 4 * i + 3) for i in range(BATCH)]
+    tokens = torch.randint(0, 53, (BATCH, READ + 1), generator=torch.Generator().manual_seed(3))
+    for row, table, length in zip(tokens, tables, lengths, strict=True):
+        _, state = model(row[None, :length])
+        pages.write(state, 0, 0, table, length)
+    state = pages.read(tables, lengths, room=room_for)  # what more comes is joined
+    (entrance,) = model._entrances
+    return entrance(tokens[:, -1:], seen=state.seen, counts=state.counts).x, state.layers
+
+
+@torch.no_grad()
+def padded(kit, model, cache=None):
+    """The same for sequences whose first tokens are none."""
+    real = torch.arange(READ) >= torch.tensor([[3], [0], [7]])
+    tokens = torch.randint(0, 53, (BATCH, READ), generator=torch.Generator().manual_seed(4))
+    _, state = model(tokens, model.empty_state(BATCH, cache=cache), mask=real)
+    (entrance,) = model._entrances
+    return entrance(tokens[:, -1:], seen=READ, counts=state.counts).x, state.layers
+
+
+@torch.no_grad()
+def both_ways(kit, model, tokens=4, begin=begun, **given):
     """Follow a step and the modules over some tokens; return what each found, and both states."""
-    x, states = begun(kit, model, **given)
+    x, states = begin(kit, model, **given)
     quick, slow, found = states, states, []
     for i in range(tokens):
         step = kit.Steps().find(model.stack, x, quick)
@@ -107,6 +133,23 @@ def test_a_step_computes_what_the_modules_compute(kit):
         for a, b in zip(quick, slow, strict=True):
             assert type(a.mixer) is type(b.mixer) and a.mixer.seen == b.mixer.seen == READ + 4
             assert close(a.mixer.k, b.mixer.k, 3e-6) and close(a.mixer.v, b.mixer.v, 3e-6)
+
+
+@check
+def test_sequences_of_different_lengths_and_padded_ones(kit):
+    """Each at its own positions, before its own keys; in place, and beyond the room set aside."""
+    caches = room(kit, "attention")
+    ways = [{"begin": uneven}, {"begin": uneven, "lengths": (4, 4, 4)}]
+    ways += [{"begin": padded, "cache": c} for c in (caches.StaticCache(READ + 9), None)]
+    for way in ways:
+        for model in (llama(kit), two_kinds(kit)):
+            found, quick, slow = both_ways(kit, model, **way)
+            assert all(close(a, b, 3e-6) for a, b in found), way
+            for a, b in zip(quick, slow, strict=True):
+                a, b = a.mixer, b.mixer
+                assert type(a) is type(b) and a.seen == b.seen and torch.equal(a.mask, b.mask)
+                assert a.counts is b.counts is None or torch.equal(a.counts, b.counts)
+                assert close(a.k, b.k, 3e-6) and close(a.v, b.v, 3e-6)
 
 
 @check
@@ -265,18 +308,33 @@ def test_what_more_is_asked_is_left_to_the_modules(kit):
         assert not found(x=x[:2])  # of other sequences than the states
         assert not found(states=states[:2]) and not found(states=None)
         assert not found(states=begun(kit, model, cache=caches.SlidingCache(5))[1])
-        hidden = torch.ones(BATCH, 1, 1, READ, dtype=torch.bool)
-        states_of = room(kit, "blocks").BlockState
-        masked = tuple(
-            states_of(type(s.mixer)(s.mixer.k, s.mixer.v, hidden, READ))
-            for s in begun(kit, model, cache=caches.DynamicCache())[1]
-        )
-        assert not found(states=masked)
+        seen = torch.ones(BATCH, 1, 1, READ, dtype=torch.bool)
+        hidden = seen.clone()
+        hidden[1, ..., :4] = False
+        assert found(states=masked(kit, model, seen, seen.clone(), seen))
+        assert not found(states=masked(kit, model, seen, hidden, seen))  # layers that differ
+        assert not found(states=masked(kit, model, *3 * [seen[:1]]))
+        assert not found(states=masked(kit, model, *3 * [seen.float()]))
+        x2, ragged = uneven(kit, model)
+        assert found(x2, ragged)
+        other = replace(ragged[1].mixer, lengths=ragged[1].mixer.lengths + 1)
+        assert not found(x2, (ragged[0], ragged[1]._replace(mixer=other), ragged[2]))
+        with BaseTorchFunctionMode():  # somebody has functions of their own
+            assert not found() and not found(x2, ragged)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert not found()
         double = copy.deepcopy(model).double()
         assert not found(*begun(kit, double), double)
         assert not found(model=copy.deepcopy(model).train())
+
+
+def masked(kit, model, *masks):
+    """States that hold all keys, with a mask for each layer."""
+    states = begun(kit, model, cache=room(kit, "attention").DynamicCache())[1]
+    return tuple(
+        state._replace(mixer=replace(state.mixer, mask=mask))
+        for state, mask in zip(states, masks, strict=True)
+    )
 
 
 @check

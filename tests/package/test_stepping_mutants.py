@@ -11,20 +11,21 @@ STEPPING = "tfbook.blocks.stepping"
 SAME = "test_a_step_computes_what_the_modules_compute"
 ASKED = "test_what_more_is_asked_is_left_to_the_modules"
 CHANGED = "test_what_was_changed_since_is_noticed"
+UNEVEN = "test_sequences_of_different_lengths_and_padded_ones"
 NO_LLAMA = "test_what_is_no_llama_is_left_to_the_modules"
 
 MUTANTS = [
     Mutant(
         "the next position",
         STEPPING,
-        "range(seen, seen + 1)",
-        "range(seen + 1, seen + 2)",
+        "range(state.seen, state.seen + 1)",
+        "range(state.seen + 1, state.seen + 2)",
         SAME,
     ),
     Mutant(
         "values are turned too",
         STEPPING,
-        "turn[: -self.n_kv_heads] = table",
+        "turn[..., : -self.n_kv_heads, :] = table",
         "turn[:] = table",
         SAME,
     ),
@@ -120,8 +121,38 @@ MUTANTS = [
         "for name in ()",
         CHANGED,
     ),
-    Mutant("any mask", STEPPING, "or state.mask is not None ", "", ASKED),
-    Mutant("any cache", STEPPING, "type(state) not in CACHES or ", "", ASKED),
+    Mutant("padding is seen", STEPPING, "if mask is None or mask.all():", "if True:", UNEVEN),
+    Mutant(
+        "nobody sees itself",
+        STEPPING,
+        "functional.pad(mask, (0, 1), value=True)",
+        "functional.pad(mask, (0, 1), value=False)",
+        UNEVEN,
+    ),
+    Mutant(
+        "all go on where the longest does",
+        STEPPING,
+        "if state.counts is None else state.counts[:, None]",
+        "if state.counts is None else state.counts[:, None].amax().expand(len(state.k), 1)",
+        UNEVEN,
+    ),
+    Mutant("caches that forget", STEPPING, " and type(state).trim is KVState.trim", "", ASKED),
+    Mutant("the mask of the first layer", STEPPING, " and _equal(a.mask, b.mask)", "", ASKED),
+    Mutant("the places of the first layer", STEPPING, " and _equal(a.counts, b.counts)", "", ASKED),
+    Mutant(
+        "any mask",
+        STEPPING,
+        "            and _is_missing_or(first.mask, (batch, 1, 1, first.length), torch.bool)\n",
+        "",
+        ASKED,
+    ),
+    Mutant(
+        "functions that were replaced are not called",
+        STEPPING,
+        "        or torch._C._len_torch_function_stack()\n",
+        "",
+        ASKED,
+    ),
     Mutant(
         "states of other sequences",
         STEPPING,

@@ -97,9 +97,10 @@ class StaticKVState(KVState):
             batch, n_heads, _, d = held.shape
             check_shape(name, new, (batch, n_heads, stop - start, d), "(B, H, N, D)")
             check_same(**{name: new, "the cache": held})
-        joined = join_key_masks(self.mask, start, mask, k)
         new = self.append(k, v)
-        return new if joined is None else replace(new, mask=joined)
+        if mask is not None:
+            new = replace(new, mask=join_key_masks(self.mask, start, mask, k))
+        return new
 
     def append(self, k: Float[Tensor, "B H N D"], v: Float[Tensor, "B H N E"]) -> "StaticKVState":
         """Do what :meth:`extend` does, for keys and values that fit and may all be seen.
@@ -114,8 +115,9 @@ class StaticKVState(KVState):
         for held, new in ((room.k, k), (room.v, v)):
             held.narrow(2, start, stop - start).copy_(new)
         room.filled = stop
+        mask = join_key_masks(self.mask, start, None, k)
         k, v = (held.narrow(2, 0, stop) for held in (room.k, room.v))
-        return StaticKVState(k, v, None, self.seen + stop - start, room)
+        return StaticKVState(k, v, mask, self.seen + stop - start, room)
 
     def _place_of(self, k: Tensor) -> tuple[int, int]:
         """Return where keys will stand, from and to."""

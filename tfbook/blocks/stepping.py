@@ -10,6 +10,10 @@ The model stays the model. A :class:`Step` belongs to a stack as it was when it 
 module, a weight or a choice was changed since, it is made anew, and while any module of the layers
 has a hook, or is not what stands here, :meth:`Steps.find` finds none and the modules do the work.
 
+The sequences of a batch may have different lengths. All that is asked of a state is what each
+:class:`tfbook.attention.KVState` says: where each sequence goes on (``counts``), which keys it may
+see (``mask``), and itself with one key more (``append``).
+
 Explained in: chapters/17_hardware, section "Weights in few bits".
 """
 
@@ -17,12 +21,12 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import is_
 
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as hooks
 
-from tfbook.attention import KVState, MultiHeadAttention, StaticKVState, Tap, attend_sdpa
+from tfbook.attention import KVState, MultiHeadAttention, Tap, attend_sdpa
 from tfbook.blocks.blocks import Block, Stack
 from tfbook.blocks.feed_forward import FeedForward
 from tfbook.blocks.norms import RMSNorm
@@ -48,7 +52,6 @@ LLAMA = {
     nn.Linear: {"bias": None},
     Tap: {},
 }  # fmt: skip
-CACHES = (KVState, StaticKVState)  # that keep every key
 
 
 class Steps:
@@ -114,7 +117,7 @@ class Step:
         return stack is self._stack and all(map(is_, now, self._values))
 
     def takes(self, batch: int, states: Sequence[BlockState]) -> bool:
-        """Return whether these states are caches of the layers that hold all keys for all to see.
+        """Return whether these states are caches of the layers that forget no key.
 
         What does not fit the modules refuse, with a word about it.
         """
@@ -122,12 +125,16 @@ class Step:
             return False
         first = states[0].mixer
         for layer, (state, cross) in zip(self._layers, states, strict=True):
-            if type(state) not in CACHES or state.mask is not None or cross is not None:
+            if not _forgets_nothing(state) or cross is not None:
                 return False
             shape = (batch, layer.n_kv_heads, state.length, layer.d_head)
-            if not (state.k.shape == state.v.shape == shape and state.seen == first.seen):
+            if not (state.k.shape == state.v.shape == shape and _alike(state, first)):
                 return False
-        return first.k.dtype == first.v.dtype == torch.float32
+        return (
+            first.k.dtype == first.v.dtype == torch.float32
+            and _is_missing_or(first.counts, (batch,), torch.int64)
+            and _is_missing_or(first.mask, (batch, 1, 1, first.length), torch.bool)
+        )
 
     @property
     def watched(self) -> bool:
@@ -138,11 +145,12 @@ class Step:
         self, x: Float[Tensor, "B 1 D"], states: Sequence[BlockState]
     ) -> tuple[Float[Tensor, "B 1 D"], tuple[BlockState, ...]]:
         """Return what the stack returns for one row of each sequence."""
-        x, after, seen, turns = x.squeeze(1), [], states[0].mixer.seen, {}
+        x, after, first, turns = x.squeeze(1), [], states[0].mixer, {}
+        places, hidden = _places(first), _hidden(first.mask)  # the same in all layers
         for layer, state in zip(self._layers, states, strict=True):
             if (kind := (layer.position, layer.heads)) not in turns:
-                turns[kind] = layer.turn(range(seen, seen + 1))
-            x, kept = layer(x, turns[kind], state.mixer)
+                turns[kind] = layer.turn(places)
+            x, kept = layer(x, turns[kind], hidden, state.mixer)
             after.append(BlockState(kept))
         return self._finish(x.unsqueeze(1)), tuple(after)
 
@@ -160,26 +168,62 @@ class _Layer:
         self.heads = (mixer.n_heads, mixer.n_kv_heads, mixer.n_kv_heads)  # of q, k and v
         self.position, self.scale = mixer.position, mixer.scale
 
-    def turn(self, places: range) -> Complex[Tensor, "H P"]:
+    def turn(self, places: range | Int[Tensor, "B 1"]) -> Complex[Tensor, "*B H P"]:
         """Return what turns the heads of q and k to a place, and leaves those of v as they are."""
-        (table,) = self.position.table(places)  # (1, P)
-        turn = torch.ones(sum(self.heads), table.shape[-1], dtype=table.dtype)
-        turn[: -self.n_kv_heads] = table
+        (table,) = self.position.table(places)  # (1, P), or (B, 1, P)
+        *batch, _, pairs = table.shape
+        turn = torch.ones(*batch, sum(self.heads), pairs, dtype=table.dtype)
+        turn[..., : -self.n_kv_heads, :] = table
         return turn
 
     def __call__(
-        self, x: Float[Tensor, "B D"], turn: Complex[Tensor, "H P"], state: KVState
+        self,
+        x: Float[Tensor, "B D"],
+        turn: Complex[Tensor, "*B H P"],
+        hidden: Float[Tensor, "B 1 1 M"] | None,
+        state: KVState,
     ) -> tuple[Float[Tensor, "B D"], KVState]:
         rows = self.qkv(self.norm(x)).float().view(len(x), -1, self.d_head)  # (B, H + 2 K, d)
         torch.view_as_complex(rows.unflatten(-1, (-1, 2))).mul_(turn)  # in place
         q, k, v = rows.split(self.heads, dim=1)
         state = state.append(k.unsqueeze(2), v.unsqueeze(2))  # (B, K, 1, d) each
-        # The queries that share a key are the rows of one matrix, and all may see all keys.
+        # The queries that share a key are the rows of one matrix, and see the same keys.
         q = q.unflatten(1, (self.n_kv_heads, -1))  # (B, K, H / K, d)
-        z = functional.scaled_dot_product_attention(q, state.k, state.v, scale=self.scale)
+        z = functional.scaled_dot_product_attention(q, state.k, state.v, hidden, scale=self.scale)
         x = x + self.out(z.flatten(1))
         gate, up = self.gate_up(self.ffn_norm(x)).float().chunk(2, dim=-1)  # (B, d_ff) each
         return x + self.down(functional.silu(gate) * up), state
+
+
+def _forgets_nothing(state: object) -> bool:
+    """Return whether this is a cache that no key is ever trimmed from."""
+    return isinstance(state, KVState) and type(state).trim is KVState.trim
+
+
+def _alike(a: KVState, b: KVState) -> bool:
+    """Return whether two layers go on at the same places and see the same keys."""
+    return a.seen == b.seen and _equal(a.counts, b.counts) and _equal(a.mask, b.mask)
+
+
+def _equal(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is b or (a is not None and b is not None and torch.equal(a, b))
+
+
+def _is_missing_or(x: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
+    return x is None or (x.shape == shape and x.dtype == dtype)
+
+
+def _places(state: KVState) -> range | Int[Tensor, "B 1"]:
+    """Return where the next token stands, for all or for each."""
+    return range(state.seen, state.seen + 1) if state.counts is None else state.counts[:, None]
+
+
+def _hidden(mask: Bool[Tensor, "B 1 1 M"] | None) -> Float[Tensor, "B 1 1 L"] | None:
+    """Return what is added to the scores of M keys and the next one: 0, or −∞; None for nothing."""
+    if mask is None or mask.all():
+        return None
+    mask = functional.pad(mask, (0, 1), value=True)
+    return torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
 
 
 def _norm(norm: RMSNorm) -> Callable[[Tensor], Tensor]:
@@ -208,7 +252,11 @@ HOOKS = ("_forward_pre_hooks", "_forward_hooks")  # of a module, called when no 
 
 
 def _is_plain_row(x: Tensor) -> bool:
-    """Return whether x is one row of each sequence, in float32 on a CPU, and nobody records."""
+    """Return whether x is one row of each sequence, in float32 on a CPU, and nobody records.
+
+    Nor may anybody be asked about each function, as within `torch.overrides.TorchFunctionMode`:
+    what replaces those that modules call does not know the products here.
+    """
     return not (
         x.shape[1] != 1
         or x.dtype != torch.float32
@@ -216,6 +264,7 @@ def _is_plain_row(x: Tensor) -> bool:
         or torch.is_grad_enabled()
         or torch.compiler.is_compiling()
         or torch.is_autocast_enabled("cpu")
+        or torch._C._len_torch_function_stack()
         or type(x) is not Tensor
         or torch._C._functorch.is_functorch_wrapped_tensor(x)
     )

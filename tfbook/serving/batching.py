@@ -310,7 +310,9 @@ class Server:
             alike.setdefault(request.sampling, []).append(row)
         for sampling, rows in alike.items():
             own = [requests[row] for row in rows]
-            scores = sampling(logits[rows], [each.tokens + each.made for each in own])  # (S, V)
+            scores = logits[rows]  # (S, V)
+            if sampling != GREEDY:
+                scores = sampling(scores, [each.tokens + each.made for each in own])
             if sampling.draws:
                 chances = [torch.rand((), generator=r.generator, dtype=torch.float64) for r in own]
                 ids = draw(scores, torch.stack(chances))  # (S,)

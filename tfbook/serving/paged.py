@@ -79,6 +79,14 @@ class RaggedKVState(KVState):
         held = (room.k[:, :, :stop], room.v[:, :, :stop], room.mask[..., :stop])
         return RaggedKVState(*held, stop, self.lengths + stop - start, room)
 
+    def select(self, rows: Int[Tensor, " S"]) -> "RaggedKVState":
+        """Return a state of the chosen sequences, in memory of its own."""
+        room = self.room
+        room = _Room(room.k[rows], room.v[rows], room.mask[rows], self.length)
+        held = (x[:, :, : self.length] for x in (room.k, room.v))
+        mask = room.mask[..., : self.length]
+        return RaggedKVState(*held, mask, self.seen, self.lengths[rows], room)
+
 
 class PagedCache:
     """The memory of pages, for all layers of a model.
@@ -89,7 +97,8 @@ class PagedCache:
         page_size: tokens of a page.
 
     Attributes:
-        k: keys of each layer, (n_pages, n_kv_heads, page_size, d_head).
+        k: keys of each layer, (n_pages, page_size, n_kv_heads, d_head): the numbers of a token lie
+            side by side, for tokens are what is written and read.
         v: values of each layer.
 
     Raises:
@@ -119,7 +128,7 @@ class PagedCache:
             mixer = getattr(block, "mixer", None)
             if not isinstance(mixer, MultiHeadAttention):
                 raise TypeError(f"mixers must be MultiHeadAttention, got {type(mixer).__name__}")
-            like, shape = mixer.k_proj.weight, (n_pages, mixer.n_kv_heads, page_size)
+            like, shape = mixer.k_proj.weight, (n_pages, page_size, mixer.n_kv_heads)
             self.k.append(like.new_zeros(*shape, mixer.d_head, requires_grad=False))
             self.v.append(like.new_zeros(*shape, mixer.d_value, requires_grad=False))
 
@@ -138,12 +147,11 @@ class PagedCache:
             pages: all pages of the sequence.
             stop: one behind the last position.
         """
-        places = torch.arange(start, stop)
-        page = torch.tensor(pages)[places // self.page_size]  # (N,)
+        slots = self._slots(torch.tensor([pages]), torch.arange(start, stop)[None])[0]  # (N,)
         for layer, block in enumerate(state.layers):
             for held, new in ((self.k, block.mixer.k), (self.v, block.mixer.v)):
                 last = new[row, :, new.shape[2] - (stop - start) :]  # (H, N, d)
-                held[layer][page, :, places % self.page_size] = last.transpose(0, 1)
+                held[layer].flatten(0, 1).index_copy_(0, slots, last.transpose(0, 1))
 
     def add(self, state: ModelState, tables: Sequence[Sequence[int]], lengths: Sequence[int]):
         """Put the last key and value of each sequence of a batch into its page.
@@ -153,13 +161,10 @@ class PagedCache:
             tables: the pages of each sequence.
             lengths: how many tokens each has, this one included.
         """
-        places = [divmod(length - 1, self.page_size) for length in lengths]
-        rows = torch.tensor([row for _, row in places])  # (B,)
-        pages = [table[page] for table, (page, _) in zip(tables, places, strict=True)]
-        pages = torch.tensor(pages)  # (B,)
+        slots = self._slots(_table(tables), torch.tensor(lengths)[:, None] - 1)[:, 0]  # (B,)
         for layer, block in enumerate(state.layers):
             for held, new in ((self.k, block.mixer.k), (self.v, block.mixer.v)):
-                held[layer][pages, :, rows] = new[:, :, -1]  # (B, H, d)
+                held[layer].flatten(0, 1).index_copy_(0, slots, new[:, :, -1])  # (B, H, d)
 
     def read(
         self, tables: Sequence[Sequence[int]], lengths: Sequence[int], *, room: int = 0
@@ -180,22 +185,30 @@ class PagedCache:
         places = counts[:, None] + torch.arange(-longest, room)  # (B, M + room)
         device = self.k[0].device
         there = (places >= 0)[:, None, None].to(device)
-        places = places[:, :longest].clamp(min=0)  # (B, M)
-        wide = max(map(len, tables))
-        padded = torch.tensor([[*pages, *[0] * (wide - len(pages))] for pages in tables])
-        page, row = padded.gather(1, places // self.page_size), places % self.page_size  # (B, M)
+        slots = self._slots(_table(tables), places[:, :longest].clamp(min=0))  # (B, M)
         counts, layers = counts.to(device), []
         for k, v in zip(self.k, self.v, strict=True):
-            k, v = (_gather(x, page, row, room) for x in (k, v))  # (B, H, M + room, d)
+            k, v = (_gather(x, slots, room) for x in (k, v))  # (B, H, M + room, d)
             memory = _Room(k, v, there, longest)
             held = (k[:, :, :longest], v[:, :, :longest], there[..., :longest])
             layers.append(BlockState(RaggedKVState(*held, longest, counts, memory)))
         return ModelState(tuple(layers), longest, counts)
 
+    def _slots(self, table: Int[Tensor, "B P"], places: Int[Tensor, "B N"]) -> Int[Tensor, "B N"]:
+        """Return where positions lie when all pages lie behind one another."""
+        page = table.gather(1, places // self.page_size)
+        return (page * self.page_size + places % self.page_size).to(self.k[0].device)
 
-def _gather(pages, page, row, room):
-    """Return what lies in these rows of these pages, (B, H, M + room, d); the room is empty."""
-    batch, length = page.shape
-    found = pages.new_empty(batch, pages.shape[1], length + room, pages.shape[-1])
-    found[:, :, :length] = pages[page, :, row].transpose(1, 2)
+
+def _table(tables: Sequence[Sequence[int]]) -> Int[Tensor, "B P"]:
+    """Return the pages of each sequence, as many as of the longest."""
+    wide = max(map(len, tables))
+    return torch.tensor([[*pages, *[0] * (wide - len(pages))] for pages in tables])
+
+
+def _gather(pages, slots, room):
+    """Return what lies in these slots of the pages, (B, H, M + room, d); the room is empty."""
+    (batch, length), (_, _, n_heads, d) = slots.shape, pages.shape
+    found = pages.new_empty(batch, n_heads, length + room, d)
+    found[:, :, :length] = pages.flatten(0, 1)[slots].transpose(1, 2)
     return found

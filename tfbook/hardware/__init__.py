@@ -14,7 +14,7 @@ from tfbook.hardware.formats import (
     round_to,
     to_torch,
 )
-from tfbook.hardware.kernels import attend_triton, softmax_triton, triton_runs
+from tfbook.hardware.kernels import attend_triton, softmax_triton, triton_kernel, triton_runs
 from tfbook.hardware.memory import (
     OPTIMIZER_BYTES,
     PRECISIONS,
@@ -78,5 +78,6 @@ __all__ = [
     "rotate",
     "attend_triton",
     "softmax_triton",
+    "triton_kernel",
     "triton_runs",
 ]

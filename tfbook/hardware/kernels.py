@@ -12,6 +12,7 @@ Explained in: chapters/17_hardware, section "Attention as bytes moved".
 
 import math
 import os
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -20,9 +21,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tfbook._checks import check_attention, check_bool, check_float, check_number, scores_shape
+from tfbook._checks import (
+    check_attention,
+    check_bool,
+    check_choice,
+    check_float,
+    check_number,
+    scores_shape,
+)
 
-__all__ = ["attend_triton", "softmax_triton", "triton_runs"]
+__all__ = ["attend_triton", "softmax_triton", "triton_kernel", "triton_runs"]
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WIDEST = 2**16  # numbers of a row that a program holds at once
@@ -143,6 +151,26 @@ def attend_triton(
         )  # fmt: skip
     out, lse = out.view(*batch, n, d_v).to(q.dtype), lse.view(*batch, n)
     return (out, lse) if return_lse else out
+
+
+def triton_kernel(name: str) -> Callable[..., None]:
+    """Return a kernel as the function that it is written as, to be read; nothing is launched.
+
+    Args:
+        name: "softmax" or "attention".
+
+    Raises:
+        ValueError: for another name.
+
+    Example:
+        >>> triton_kernel("softmax").__name__
+        'softmax_kernel'
+
+    Explained in: chapters/17_hardware, section "Attention as bytes moved".
+    """
+    check_choice("name", name, ("softmax", "attention"))
+    kernel = getattr(import_module("tfbook.hardware.triton_kernels"), f"{name}_kernel")
+    return getattr(kernel, "fn", kernel)
 
 
 def _kernels(x: Tensor) -> ModuleType:

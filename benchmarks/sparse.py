@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+import tfbook.efficient  # noqa: F401 (its functions join VARIANTS)
 from benchmarks.measure import machine
 from benchmarks.rows import SETTING, Attend, compare, measure_rows
 from benchmarks.rows import table as write

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+import tfbook.efficient  # noqa: F401 (its functions join VARIANTS)
 from tfbook.attention import Variant, merge_partials
 
 DOUBLE, SINGLE = torch.float64, torch.float32

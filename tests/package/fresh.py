@@ -101,7 +101,7 @@ sys.meta_path.insert(0, COPIES)
 
 def attention(package: str, edits: Edits | None = None) -> types.ModuleType:
     """Copy what attention is made of, see `copies`; return the copy of `tfbook.attention`."""
-    return copies(package, ["tfbook.attention"], edits)
+    return copies(package, ["tfbook.efficient", "tfbook.attention"], edits)
 
 
 def copies(package: str, names: Sequence[str], edits: Edits | None = None) -> types.ModuleType:

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import tfbook.efficient  # noqa: F401 (its functions join VARIANTS)
 import tfbook.positions
 from tfbook.attention import causal_mask, padding_mask
 from tfbook.blocks import RMSNorm

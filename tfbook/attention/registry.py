@@ -107,6 +107,8 @@ def register(
 ) -> Variant:
     """Add a variant to the registry, where the property suite and the modules find it.
 
+    Those of :mod:`tfbook.efficient` are added when that room is opened, as every model does.
+
     It claims every property that ``lacks`` does not name; the suite tests both.
 
     Args:

@@ -60,7 +60,7 @@ LEFT_OUT = {
     "attend_explicit scores_of join_key_masks read_mask with_head_axis make_empty fill keep_heads "
     "pack_torch unpack_torch attention_with",
     "recurrent": "hidden gradient_norms heads_of",
-    "blocks": "initialise can_join",
+    "blocks": "initialise can_join check_parallel check_router",
     "models": "fold table make_stack",
     "hardware": "attend_triton softmax_triton",
     "pretrained": "check_sha256 find_package check_package keep read_checkpoint read_gguf "

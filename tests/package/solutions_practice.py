@@ -28,6 +28,16 @@ def moved_and_ignored(question, answer, pad_to):
     return batch_of(question, answer, pad_to)
 
 
+@right("mended-batch")
+def token_by_token(question, answer, pad_to):
+    ids, inputs, targets = question + answer, [0] * pad_to, [-100] * pad_to
+    for t in range(len(ids) - 1):
+        inputs[t] = ids[t]
+        if t + 1 >= len(question):
+            targets[t] = ids[t + 1]
+    return inputs, targets
+
+
 @wrong("mended-batch", "Nothing is mended yet")
 def as_it_was(question, answer, pad_to):
     return batch_of(question, answer, pad_to, shift=0, fill=0)
@@ -70,6 +80,13 @@ def one_after_the_other(weight, adapters):
     return merged
 
 
+@right("merge-adapter")
+def as_one_product(weight, adapters):
+    downs = torch.cat([a for a, *_ in adapters])
+    ups = torch.cat([share * alpha / len(a) * b for a, b, alpha, share in adapters], dim=1)
+    return weight + ups @ downs
+
+
 @wrong("merge-adapter", "not divided by the rank")
 def without_the_rank(weight, adapters):
     return weight + sum(share * alpha * (b @ a) for a, b, alpha, share in adapters)
@@ -91,7 +108,7 @@ def updates_alone(weight, adapters):
     return sum(share * alpha / len(a) * (b @ a) for a, b, alpha, share in adapters)
 
 
-@wrong("merge-adapter", "work on a copy")
+@wrong("merge-adapter", "compute a new one")
 def in_place(weight, adapters):
     for a, b, alpha, share in adapters:
         weight += share * alpha / len(a) * (b @ a)

@@ -267,7 +267,7 @@ def test_a_state_of_a_model_counts_bytes_and_goes_back():
 
 @pytest.fixture(scope="module")
 def plain():
-    names = ["tfbook.attention", "tfbook.models"]
+    names = ["tfbook.attention", "tfbook.blocks"]
     return fresh.copies("plain_blocks", names)
 
 

@@ -131,7 +131,7 @@ def test_a_wider_convolution_is_no_feed_forward_network():
 
 @pytest.fixture(scope="module")
 def plain():
-    return fresh.copies("plain_layers", ["tfbook.models"])
+    return fresh.copies("plain_layers", ["tfbook.blocks"])
 
 
 MISTAKES = {

@@ -10,7 +10,7 @@ from attention_properties import DOUBLE, NEVER, SINGLE, close, gradients
 from fresh import Mutant
 
 LINEAR, FEATURES, LOW_RANK = (
-    f"tfbook.attention.{name}" for name in ("linear", "random_features", "low_rank")
+    f"tfbook.efficient.{name}" for name in ("linear", "random_features", "low_rank")
 )
 FORMS = ("recurrent", "chunked", "parallel")
 

@@ -152,9 +152,15 @@ class Ranks:
         if not self.cut:
             return model.state_dict(), optimizer.state_dict()
         from torch.distributed.checkpoint import state_dict as whole
+        from torch.distributed.tensor import DTensor
+        from torch.utils._pytree import tree_map
 
-        options = whole.StateDictOptions(full_state_dict=True, cpu_offload=True)
-        return whole.get_state_dict(model, optimizer, options=options)
+        def put_together(part: object) -> object:
+            # One after the other: gloo may mix up messages of unlike size.
+            return part.full_tensor().cpu() if isinstance(part, DTensor) else part
+
+        parts = whole.get_state_dict(model, optimizer)
+        return tuple(tree_map(put_together, each) for each in parts)
 
     def restore(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, weights: dict, state: dict

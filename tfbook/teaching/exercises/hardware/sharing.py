@@ -97,7 +97,7 @@ SPLIT_NETWORK = Exercise(
         "A number of the inner layer needs one row of w1 and one number of b1. Which part of w2 "
         "does it meet afterwards?",
         "`w1.chunk(p)` cuts rows. Along which dimension has w2 to be cut, so that the pieces fit?",
-        "b2 belongs to the sum, not to a part. How can p functions add it once? And beware: a "
+        "`b2` belongs to the sum, not to a part. How can p functions add it once? And beware: a "
         "function made in a loop sees the loop's last value, unless it gets its own.",
     ),
 )
@@ -201,7 +201,7 @@ CONTINUOUS_ENDS = Exercise(
     hints=(
         "You need not go step by step. What does the next request have to know about each place?",
         "Keep one number a place: after which step it is free. At the beginning that is 0.",
-        "The next request takes the smallest of these numbers. What becomes of it?",
+        "The next request takes the smallest of these numbers, `min(free)`. What becomes of it?",
     ),
 )
 

@@ -18,7 +18,9 @@ def preference_weight(
 ) -> torch.Tensor:
     """How much each pair counts in the gradient of DPO.
 
-    All four are log-probabilities of whole answers, (B,). beta: a number above 0.
+    chosen: log-probabilities of whole answers, (B,). rejected: the same of the others.
+    reference_chosen: of the first by the reference. reference_rejected: of the others.
+    beta: a number above 0.
     Returns: (B,), each between 0 and beta.
     """
     ...
@@ -72,7 +74,7 @@ PREFERENCE_WEIGHT = Exercise(
     hints=(
         "What is the derivative of −ln σ(h) with respect to h? Try it at h = 0 with autograd.",
         "By how much does h change when ln π of the preferred answer grows by one?",
-        "A pair with a large h is told apart. Does your weight go to 0 there?",
+        "A pair with a large h is told apart. `torch.sigmoid` of which number goes to 0 there?",
     ),
 )
 
@@ -89,9 +91,9 @@ def group_loss(
 ) -> torch.Tensor:
     """Loss (18.3) of answers to several questions.
 
-    log_probs, old: (B, N), of the drawn tokens now and when they were drawn. drawn: (B, N),
-    True where there is a token. rewards: (B,); the answers to one question stand one after
-    the other, `group` of them. longest: L.
+    log_probs: (B, N), of the drawn tokens now. old: (B, N), when they were drawn. drawn:
+    (B, N), True where there is a token. rewards: (B,). group: how many answers to one
+    question stand one after the other. longest: L.
     Returns: one number, a tensor; the gradient flows to log_probs alone.
     """
     ...
@@ -178,7 +180,7 @@ GROUP_LOSS = Exercise(
         "`rewards.view(-1, group)` has a row for each question. Which mean do you subtract?",
         "The ratio of two probabilities is e to the difference of their logarithms. Where nothing "
         "was drawn it says nothing.",
-        "Compute both products and take the smaller one of each token; then think about the sign "
+        "Compute both products and take `torch.minimum`, token by token; then think of the sign "
         "of what is minimised.",
     ),
 )

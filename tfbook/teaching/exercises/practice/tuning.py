@@ -17,7 +17,7 @@ def mended_batch(
     Row t reads token t and is asked for token t + 1. Only tokens of the answer are asked
     for; other targets are -100. Inputs are filled up with 0 to `pad_to` places.
 
-    question, answer: lists of ids. pad_to: at least len(question) + len(answer) - 1.
+    question: ids. answer: ids. pad_to: at least len(question) + len(answer) - 1.
     Returns: two lists of ids, both `pad_to` long.
     """
     ids = question + answer
@@ -101,7 +101,7 @@ MENDED_BATCH = Exercise(
         "Run it by hand on the question [1, 2] with the answer [3, 4]. What does the place that "
         "reads 2 have to predict, and what does your target say?",
         "Which target do the places behind the text get, and does the loss count it?",
-        "Of n tokens n - 1 can be read and asked for the next: the last one is only asked for.",
+        "Of n tokens n - 1 are read, `ids[:-1]`; the last one is only asked for.",
     ),
     broken=True,
 )
@@ -142,7 +142,7 @@ def _merge_check(make: Any, ranks: tuple[int, ...], d_out: int, d_in: int, seed:
     weight = numbers(d_out, d_in, seed=seed)
     adapters = [
         (numbers(r, d_in, seed=seed + i), numbers(d_out, r, seed=seed + 20 + i), 2.0 + i,
-         0.25 * (i + 1))
+         0.3 * (i + 1))
         for i, r in enumerate(ranks, 1)
     ]  # fmt: skip
     own, wanted = weight.clone(), _merged(weight, adapters)

@@ -52,6 +52,7 @@ LLAMA = {
     nn.Linear: {"bias": None},
     Tap: {},
 }  # fmt: skip
+METHODS = ("forward", "enter", "leave")  # that an object may have been given instead of its own
 
 
 class Steps:
@@ -292,7 +293,7 @@ def _fits(module: nn.Module) -> bool:
     return (
         choices is not None
         and all(value is ... or getattr(module, name) == value for name, value in choices.items())
-        and "forward" not in vars(module)
+        and not any(name in vars(module) for name in METHODS)
     )
 
 
@@ -301,6 +302,7 @@ def _facts(module: nn.Module) -> Iterator[tuple[dict[str, object], str, object]]
     for owner in (module._modules, module._parameters):
         yield from ((owner, name, value) for name, value in owner.items())
     own = vars(module)
+    yield from ((own, name, None) for name in METHODS if hasattr(type(module), name))
     yield from ((own, name, own[name]) for name in LLAMA.get(type(module), ()) if name in own)
     if type(module) is Stack:
         yield own, "training", False

@@ -5,7 +5,6 @@ import multiprocessing
 import signal
 import socket
 import sys
-from multiprocessing import forkserver
 from typing import NamedTuple
 
 import pytest
@@ -38,7 +37,6 @@ def free_port():
 def together(tmp_path_factory):
     """Run the program in two processes at once; return their exit codes and what the first said."""
     context = multiprocessing.get_context("forkserver")
-    forkserver._forkserver._stop()  # one of earlier tests would not load what is wanted here
     context.set_forkserver_preload(runaway.MODULES)
 
     def together(folder, **how):

@@ -171,11 +171,21 @@ class Ranks:
             optimizer.load_state_dict(state)
             return
         from torch.distributed.checkpoint import state_dict as whole
+        from torch.distributed.tensor import DTensor, distribute_tensor
+        from torch.utils._pytree import tree_map
 
-        options = whole.StateDictOptions(full_state_dict=True)
-        whole.set_state_dict(
-            model, optimizer, model_state_dict=weights, optim_state_dict=state, options=options
-        )
+        # Each cuts its own part, in one order: PyTorch's way for whole states exchanges messages
+        # in an order that differs between processes.
+        def cut(part: object, full: object) -> object:
+            if not isinstance(part, DTensor):
+                return full
+            mesh, places = part.device_mesh, part.placements
+            return distribute_tensor(full.to(part.device), mesh, places, src_data_rank=None)
+
+        own = whole.get_state_dict(model, optimizer)
+        weights, state = (tree_map(cut, *pair) for pair in zip(own, (weights, state), strict=True))
+        whole.set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=state)
+
 
 
 def choose_device(name: str = "auto") -> torch.device:

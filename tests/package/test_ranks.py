@@ -2,8 +2,10 @@
 
 import json
 import multiprocessing
+import os
 import signal
 import socket
+import subprocess
 import sys
 from typing import NamedTuple
 
@@ -97,6 +99,32 @@ def test_two_processes_that_were_stopped_go_on_bit_for_bit(together, tmp_path, s
     assert together(tmp_path / "parts", steps=2, **choices)[0] == [0, 0]
     assert steps_in(tmp_path / "parts") == [2]
     assert numbers(together(tmp_path / "parts", **choices)[1]) == whole
+
+
+def apart(folder, **how):
+    """Run the program in two processes that order their sets differently; return what they said."""
+    port, told = str(free_port()), json.dumps({"steps": STEPS, "dropout": 0.0, "shard": True} | how)
+    processes = []
+    for rank in range(2):
+        each = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "PYTHONHASHSEED": rank + 1}
+        each = {name: str(value) for name, value in each.items()}
+        each |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        command = [sys.executable, runaway.__file__, str(folder), told]
+        piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        processes.append(subprocess.Popen(command, env=os.environ | each, **piped))
+    try:
+        said = [process.communicate(timeout=120)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], said
+    return said[0]
+
+
+def test_processes_that_order_sets_differently_go_on_with_their_parts(one, tmp_path):
+    apart(tmp_path, steps=2)
+    assert steps_in(tmp_path) == [2]
+    close(numbers(apart(tmp_path))["losses"], one.losses)
 
 
 def test_one_process_goes_on_with_what_two_have_begun(together, one, tmp_path):

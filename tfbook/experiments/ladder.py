@@ -6,8 +6,8 @@ attention whose output takes the place of its input; the same, added to it; feed
 behind the attentions, or as many parameters in more attentions; norms, which makes it a GPT. "GPT
 with a fault" has its norms in the stream before each part, so that the norm's output, and not the
 stream, is added to. Then the GPT becomes a LLaMA, one exchange after the other: each name that
-begins with "+" has its own exchange and all those before it; the last one takes away the biases and
-ties the tables. All start as PyTorch starts them, and see the same batches at the same rate.
+begins with "+" has its own exchange and all those before it, and the last one ties the tables. All
+start as PyTorch starts them, and see the same batches at the same rate.
 
 The log holds, for each model, the loss on 12,800 characters of another split in nats a character,
 one number for each seed (`losses`), and the number of parameters (`parameters`).
@@ -44,7 +44,7 @@ CARD = {
 }
 PAIR: list[Callable[[], nn.Module]] = [CausalAttention, feed_forward]
 # From a GPT to a LLaMA; these are built by the package, each with all exchanges up to its own.
-EXCHANGES = ("+ RMSNorm", "+ SwiGLU", "+ rotary", "+ grouped heads", "LLaMA")
+EXCHANGES = ("+ RMSNorm", "+ SwiGLU", "+ rotary", "+ grouped heads", "+ no biases", "LLaMA")
 # Name → (wiring, the parts).
 MODELS: dict[str, tuple[str, list[Callable[[], nn.Module]]]] = {
     "no layer": ("replaced", []),
@@ -75,7 +75,7 @@ class Exchanged(nn.Module):
     def __init__(self, vocabulary: int, exchanges: int) -> None:
         """Build two blocks with the first so many of `EXCHANGES`, and start them as the others."""
         super().__init__()
-        gated, turned, grouped, bare = (exchanges > i for i in range(1, 5))
+        gated, turned, grouped, bare, tied = (exchanges > i for i in range(1, 6))
         attention = models.Attention(
             4,
             n_kv_heads=2 if grouped else None,
@@ -89,13 +89,13 @@ class Exchanged(nn.Module):
             models.TransformerConfig(
                 vocabulary, WIDTH, decoder=[layer] * 2, max_len=CONTEXT,
                 embedding=models.Tokens(None if turned else models.Learned()),
-                head=models.NextToken(tie_embeddings=bare, bias=not bare),
+                head=models.NextToken(tie_embeddings=tied, bias=not bare),
             )
         )  # fmt: skip
         nn.init.normal_(self.model.embed.weight, std=WIDTH**-0.5)
         if not turned:
             nn.init.normal_(self.model.position.weight, std=WIDTH**-0.5)
-        if not bare:  # as `nn.Linear` starts
+        if not tied:  # as `nn.Linear` starts
             nn.init.kaiming_uniform_(self.model.head.weight, a=5**0.5)
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from bs4 import BeautifulSoup, Tag
 
 ROADS: tuple[str, ...] = (
     "02_attention",
+    "04_positions",
     "05_architecture",
     "06_complexity",
     "07_efficient_attention",
@@ -26,8 +27,12 @@ ROADS: tuple[str, ...] = (
     "09_hybrids",
     "10_interpretability",
     "11_training",
+    "12_generation",
+    "13_language",
     "17_hardware",
     "18_practice",
+    "01_motivation",
+    "03_multi_head",
 )
 
 # Of a road: what, at least, at most.

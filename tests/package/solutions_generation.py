@@ -542,6 +542,108 @@ def loop_of_tensors(*case):
     return loop(*case, pick=lambda logits: logits[0, -1].argmax())
 
 
+# cached-loop ------------------------------------------------------------------------------------
+
+
+@right("cached-loop")
+def loop_with_what_is_unread(decode, tokens, steps):
+    state, unread = None, tokens
+    for _ in range(steps):
+        logits, state = decode(unread, state)
+        unread = logits[:, -1].argmax(dim=-1, keepdim=True)
+        tokens = torch.cat([tokens, unread], dim=1)
+    return tokens
+
+
+@right("cached-loop")
+def loop_from_the_length(decode, tokens, steps):
+    state, known = None, 0
+    for _ in range(steps):
+        logits, state = decode(tokens[:, known:], state)
+        known = tokens.shape[1]
+        tokens = torch.cat([tokens, logits[:, -1].argmax(dim=-1)[:, None]], dim=1)
+    return tokens
+
+
+@wrong("cached-loop", "the whole text was handed over once more")
+def loop_that_stutters(decode, tokens, steps):
+    state, written = None, tokens
+    for _ in range(steps):
+        logits, state = decode(written, state)
+        written = torch.cat([written, logits[:, -1].argmax(dim=-1, keepdim=True)], dim=1)
+    return written
+
+
+@wrong("cached-loop", "no cache is used")
+def loop_without_a_cache(decode, tokens, steps):
+    for _ in range(steps):
+        logits, _ = decode(tokens, None)
+        tokens = torch.cat([tokens, logits[:, -1].argmax(dim=-1, keepdim=True)], dim=1)
+    return tokens
+
+
+@wrong("cached-loop", "the model has forgotten the text")
+def loop_that_forgets(decode, tokens, steps):
+    unread = tokens
+    for _ in range(steps):
+        logits, _ = decode(unread, None)
+        unread = logits[:, -1].argmax(dim=-1, keepdim=True)
+        tokens = torch.cat([tokens, unread], dim=1)
+    return tokens
+
+
+@wrong("cached-loop", "but an older one")
+def loop_with_the_first_state(decode, tokens, steps):
+    logits, state = decode(tokens, None)
+    for step in range(steps):
+        unread = logits[:, -1].argmax(dim=-1, keepdim=True)
+        tokens = torch.cat([tokens, unread], dim=1)
+        if step < steps - 1:
+            logits, _ = decode(unread, state)
+    return tokens
+
+
+@wrong("cached-loop", "The prompt was not read as a whole")
+def loop_from_the_last_token(decode, tokens, steps):
+    state, unread = None, tokens[:, -1:]
+    for _ in range(steps):
+        logits, state = decode(unread, state)
+        unread = logits[:, -1].argmax(dim=-1, keepdim=True)
+        tokens = torch.cat([tokens, unread], dim=1)
+    return tokens
+
+
+@wrong("cached-loop", "The model was called once too often")
+def loop_with_a_pass_too_many(decode, tokens, steps):
+    logits, state = decode(tokens, None)
+    for _ in range(steps):
+        unread = logits[:, -1].argmax(dim=-1, keepdim=True)
+        tokens = torch.cat([tokens, unread], dim=1)
+        logits, state = decode(unread, state)
+    return tokens
+
+
+@wrong("cached-loop", "The prompt is missing")
+def loop_without_the_prompt(decode, tokens, steps):
+    return loop_with_what_is_unread(decode, tokens, steps)[:, tokens.shape[1] :]
+
+
+@wrong("cached-loop", "Only the last token came back")
+def loop_that_keeps_nothing(decode, tokens, steps):
+    return loop_with_what_is_unread(decode, tokens, steps)[:, -1:]
+
+
+@wrong("cached-loop", "The last new token is missing")
+def loop_one_short(decode, tokens, steps):
+    return loop_with_what_is_unread(decode, tokens, steps)[:, :-1]
+
+
+@wrong("cached-loop", "The text is not the prompt followed by the most likely tokens")
+def loop_of_the_least_likely(decode, tokens, steps):
+    text = loop_with_what_is_unread(decode, tokens, steps)
+    return torch.cat([text[:, : tokens.shape[1]], (text[:, tokens.shape[1] :] + 1) % 11], dim=1)
+
+
 # cached-step ------------------------------------------------------------------------------------
 
 

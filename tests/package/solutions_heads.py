@@ -240,6 +240,48 @@ def heads_detached(x, w_q, w_k, w_v, w_o, n_heads):
     return heads_batched(x, w_q.detach(), w_k, w_v, w_o, n_heads)
 
 
+# scrambled-heads --------------------------------------------------------------------------------
+
+
+@right("scrambled-heads")
+def unscrambled_batched(x, w_q, w_k, w_v, w_o, n_heads):
+    return heads_batched(x, w_q, w_k, w_v, w_o, n_heads)
+
+
+@right("scrambled-heads")
+def unscrambled_looped(x, w_q, w_k, w_v, w_o, n_heads):
+    return heads_in_a_loop(x, w_q, w_k, w_v, w_o, n_heads)
+
+
+@wrong("scrambled-heads", "a row of a head is not a word")
+def still_scrambled(x, w_q, w_k, w_v, w_o, n_heads):
+    return heads_scrambled(x, w_q, w_k, w_v, w_o, n_heads)
+
+
+@wrong("scrambled-heads", "dealt out to the heads one by one")
+def scrambled_by_dealing(x, w_q, w_k, w_v, w_o, n_heads):
+    q, k, v = (split_dealt(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
+    return merge_flatten(attend(q, k, v)) @ w_o.T
+
+
+@wrong("scrambled-heads", "n_heads was not used")
+def scrambled_no_more_one_head(x, w_q, w_k, w_v, w_o, n_heads):
+    return heads_one(x, w_q, w_k, w_v, w_o, n_heads)
+
+
+@wrong("scrambled-heads", "a row of a head is not a word")
+def scrambled_values_only(x, w_q, w_k, w_v, w_o, n_heads):
+    q, k = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k))
+    v = split_straight(x @ w_v.T, n_heads)
+    return merge_flatten(attend(q, k, v)) @ w_o.T
+
+
+@wrong("scrambled-heads", "keys of width 3 and values of width 7")
+def scrambled_no_more_width_of_the_model(x, w_q, w_k, w_v, w_o, n_heads):
+    q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
+    return merge_flatten(attend(q, k, v, (x.shape[-1] / n_heads) ** -0.5)) @ w_o.T
+
+
 # count-parameters -------------------------------------------------------------------------------
 
 

@@ -1229,3 +1229,93 @@ def answer_flat(start, end, context, longest):
 @wrong("answer-span", "With 200 tokens the answer differs")
 def answer_first_hundred(start, end, context, longest):
     return answer_table(start[:100], end[:100], context[:100], longest)
+
+
+# choose-passages --------------------------------------------------------------------------------
+
+
+@right("choose-passages")
+def choose_sorted(query, passages, lengths, room):
+    cosines = F.normalize(passages, dim=-1) @ F.normalize(query, dim=0)
+    chosen = []
+    for i in cosines.argsort(descending=True, stable=True).tolist():
+        if lengths[i] <= room:
+            chosen.append(i)
+            room -= lengths[i]
+    return chosen
+
+
+@right("choose-passages")
+def choose_loop(query, passages, lengths, room):
+    nearness = [(row @ query / row.norm()).item() for row in passages]
+    left, chosen = set(range(len(lengths))), []
+    while left:
+        best = max(sorted(left), key=lambda i: nearness[i])
+        left.remove(best)
+        if sum(lengths[i] for i in chosen) + lengths[best] <= room:
+            chosen.append(best)
+    return chosen
+
+
+def choose(query, passages, lengths, room, *, score=None, fits=None, stop=False, sign=-1):
+    """Choose with another order, another rule for what fits, or an end at what does not."""
+    score = score or (lambda row: row @ query / row.norm())
+    order = sorted(range(len(lengths)), key=lambda i: sign * score(passages[i]).item())
+    chosen = []
+    for i in order:
+        taken = sum(lengths[j] for j in chosen)
+        if (fits or (lambda taken, new: taken + new <= room))(taken, lengths[i]):
+            chosen.append(i)
+        elif stop:
+            break
+    return chosen
+
+
+@wrong("choose-passages", "It ended at the first passage")
+def choose_stops(*case):
+    return choose(*case, stop=True)
+
+
+@wrong("choose-passages", "A passage that fills the room exactly")
+def choose_less(query, passages, lengths, room):
+    return choose(query, passages, lengths, room, fits=lambda taken, new: taken + new < room)
+
+
+@wrong("choose-passages", "Each passage was compared with the whole room")
+def choose_each(query, passages, lengths, room):
+    return choose(query, passages, lengths, room, fits=lambda taken, new: new <= room)
+
+
+@wrong("choose-passages", "All passages came back")
+def choose_all(*case):
+    return choose(*case, fits=lambda taken, new: True)
+
+
+@wrong("choose-passages", "The dot product put a long vector first")
+def choose_dot(query, passages, lengths, room):
+    return choose(query, passages, lengths, room, score=lambda row: row @ query)
+
+
+@wrong("choose-passages", "The distance of the vectors")
+def choose_distance(query, passages, lengths, room):
+    return choose(query, passages, lengths, room, score=lambda row: -(row - query).norm())
+
+
+@wrong("choose-passages", "The farthest passage came first")
+def choose_farthest(*case):
+    return choose(*case, sign=1)
+
+
+@wrong("choose-passages", "but not in the order of their cosine")
+def choose_in_order(*case):
+    return sorted(choose(*case))
+
+
+@wrong("choose-passages", "Return a list")
+def choose_tensor(*case):
+    return torch.tensor(choose(*case))
+
+
+@wrong("choose-passages", "With 40 passages the choice differs")
+def choose_first_ten(query, passages, lengths, room):
+    return choose(query, passages[:10], lengths[:10], room)

@@ -707,3 +707,122 @@ def relative_of_small_scores(x):
 @wrong("relative-shift", "carries no gradient")
 def relative_detached(x):
     return relative_by_gather(x.detach())
+
+
+# rotary-cache -----------------------------------------------------------------------------------
+
+
+def turned_at(x, places):
+    return positions.apply_rotary(x, places)
+
+
+def cached(q, k, kept, first_q, first_k):
+    keys = torch.cat((kept, turned_at(k, torch.arange(first_k, first_k + len(k)))))
+    turned_q = turned_at(q, torch.arange(first_q, first_q + len(q)))
+    return turned_q @ keys.T / math.sqrt(q.shape[-1]), keys
+
+
+@right("rotary-cache")
+def cache_counts_on(q, k, kept):
+    return cached(q, k, kept, len(kept), len(kept))
+
+
+@right("rotary-cache")
+def cache_by_complex_numbers(q, k, kept):
+    n, d = q.shape
+    speeds = 10000.0 ** (-torch.arange(0, d, 2, dtype=q.dtype) / d)
+    angles = (len(kept) + torch.arange(n))[:, None] * speeds
+    spin = torch.polar(torch.ones_like(angles), angles)
+
+    def spun(x):
+        return torch.view_as_real(torch.view_as_complex(x.reshape(n, -1, 2)) * spin).flatten(1)
+
+    keys = torch.cat((kept, spun(k)))
+    return spun(q) @ keys.T / d**0.5, keys
+
+
+@wrong("rotary-cache", "the text begins anew with each piece")
+def cache_as_given(q, k, kept):
+    return cached(q, k, kept, 0, 0)
+
+
+@wrong("rotary-cache", "With an empty cache the scores are not those of the whole text")
+def cache_without_the_scale(q, k, kept):
+    scores, keys = cached(q, k, kept, len(kept), len(kept))
+    return scores * math.sqrt(q.shape[-1]), keys
+
+
+@wrong("rotary-cache", "the new keys still begin at 0")
+def cache_moves_the_queries(q, k, kept):
+    return cached(q, k, kept, len(kept), 0)
+
+
+@wrong("rotary-cache", "the queries still begin at 0")
+def cache_moves_the_keys(q, k, kept):
+    return cached(q, k, kept, 0, len(kept))
+
+
+@wrong("rotary-cache", "one place too far")
+def cache_skips_a_place(q, k, kept):
+    first = len(kept) + (len(kept) > 0)
+    return cached(q, k, kept, first, first)
+
+
+@wrong("rotary-cache", "one place too early")
+def cache_repeats_a_place(q, k, kept):
+    first = max(0, len(kept) - 1)
+    return cached(q, k, kept, first, first)
+
+
+@wrong("rotary-cache", "turned a second time")
+def cache_turns_again(q, k, kept):
+    places = torch.arange(len(kept) + len(q))
+    keys = turned_at(torch.cat((kept, k)), places)
+    return turned_at(q, places[len(kept) :]) @ keys.T / math.sqrt(q.shape[-1]), keys
+
+
+@wrong("rotary-cache", "keys to keep are not the turned keys")
+def cache_keeps_them_unturned(q, k, kept):
+    scores, keys = cached(q, k, kept, len(kept), len(kept))
+    return scores, torch.cat((keys[: len(kept)], k)) if len(kept) else keys
+
+
+# look-back-head ---------------------------------------------------------------------------------
+
+
+def two_matrices(c, d, for_query, for_key):
+    w_q, w_k = torch.zeros(c + d, d), torch.zeros(c + d, d)
+    w_q[c:], w_k[c:] = for_query, for_key
+    return w_q, w_k
+
+
+@right("look-back-head")
+def look_back_by_the_query(k, c, d):
+    return two_matrices(c, d, positions.shift_matrix(-k, d).T, torch.eye(d))
+
+
+@right("look-back-head")
+def look_back_by_the_key(k, c, d):
+    return two_matrices(c, d, torch.eye(d), positions.shift_matrix(k, d).T)
+
+
+@wrong("look-back-head", "The two results are exchanged")
+def look_back_from_the_right(k, c, d):
+    return two_matrices(c, d, positions.shift_matrix(-k, d), torch.eye(d))
+
+
+@wrong("look-back-head", "Each word reads itself")
+def look_back_at_itself(k, c, d):
+    return two_matrices(c, d, torch.eye(d), torch.eye(d))
+
+
+@wrong("look-back-head", "does not read the word 5 places back")
+def look_back_by_one(k, c, d):
+    return two_matrices(c, d, positions.shift_matrix(-1, d).T, torch.eye(d))
+
+
+@wrong("look-back-head", "Take the content out")
+def look_back_with_content(k, c, d):
+    w_q, w_k = look_back_by_the_query(k, c, d)
+    w_q[:c, :c], w_k[:c, :c] = torch.eye(c), torch.eye(c)
+    return w_q, w_k

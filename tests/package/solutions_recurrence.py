@@ -935,3 +935,132 @@ LIBRARY = {
         attention.additive_scores(states[:-1], annotations, *weights)
     ),
 }
+
+
+# look-back --------------------------------------------------------------------------------------
+
+
+def back_scores(s, h, W_a, U_a, w_a):
+    return torch.tanh((s @ W_a.T)[:, None] + h @ U_a.T) @ w_a
+
+
+@right("look-back")
+def back_last_axis(s, h, *weights):
+    return (back_scores(s, h, *weights).softmax(-1)[:, None] @ h)[:, 0]
+
+
+@right("look-back")
+def back_loop(s, h, W_a, U_a, w_a):
+    found = []
+    for state, annotations in zip(s, h, strict=True):
+        alpha = torch.softmax(torch.tanh(W_a @ state + annotations @ U_a.T) @ w_a, dim=0)
+        found.append(alpha @ annotations)
+    return torch.stack(found)
+
+
+@wrong("look-back", "every weight is 1")
+def back_over_the_batch(s, h, *weights):
+    return (back_scores(s, h, *weights).softmax(0)[:, None] @ h)[:, 0]
+
+
+@wrong("look-back", "used as weights")
+def back_scores_alone(s, h, *weights):
+    return (back_scores(s, h, *weights)[:, None] @ h)[:, 0]
+
+
+@wrong("look-back", "counts the same")
+def back_mean(s, h, *weights):
+    return h.mean(1)
+
+
+@wrong("look-back", "One softmax ran over all sentences")
+def back_together(s, h, *weights):
+    scores = back_scores(s, h, *weights)
+    return (scores.flatten().softmax(0).view_as(scores)[:, None] @ h)[:, 0]
+
+
+@wrong("look-back", "which axis did the softmax run over?")
+def back_unless_alone(s, h, *weights):
+    axis = 0 if len(s) > 1 else -1
+    return (back_scores(s, h, *weights).softmax(axis)[:, None] @ h)[:, 0]
+
+
+# decoder-step -----------------------------------------------------------------------------------
+
+
+def stepped(y, s, h, W_a, U_a, w_a, cell):
+    alpha = back_scores(s, h, W_a, U_a, w_a).softmax(-1)
+    c = (alpha[:, None] @ h)[:, 0]
+    return cell(torch.cat([y, c], -1), s), c, alpha
+
+
+@right("decoder-step")
+def step_matrices(*case):
+    return stepped(*case)
+
+
+@right("decoder-step")
+def step_einsum(y, s, h, W_a, U_a, w_a, cell):
+    inside = torch.einsum("ae,be->ba", W_a, s)[:, None] + torch.einsum("ad,bmd->bma", U_a, h)
+    alpha = torch.softmax(torch.einsum("a,bma->bm", w_a, inside.tanh()), dim=-1)
+    c = torch.einsum("bm,bmd->bd", alpha, h)
+    return cell(torch.cat([y, c], dim=-1), s), c, alpha
+
+
+@wrong("decoder-step", "Return three tensors")
+def step_state_alone(*case):
+    return stepped(*case)[0]
+
+
+@wrong("decoder-step", "The new state asked")
+def step_late(y, s, h, W_a, U_a, w_a, cell):
+    late = stepped(y, s, h, W_a, U_a, w_a, cell)[0]
+    alpha = back_scores(late, h, W_a, U_a, w_a).softmax(-1)
+    return late, (alpha[:, None] @ h)[:, 0], alpha
+
+
+@wrong("decoder-step", "the softmax is missing")
+def step_scores(y, s, h, W_a, U_a, w_a, cell):
+    state, c, _ = stepped(y, s, h, W_a, U_a, w_a, cell)
+    return state, c, back_scores(s, h, W_a, U_a, w_a)
+
+
+@wrong("decoder-step", "over the sentences of the batch")
+def step_over_the_batch(y, s, h, W_a, U_a, w_a, cell):
+    state, c, _ = stepped(y, s, h, W_a, U_a, w_a, cell)
+    return state, c, back_scores(s, h, W_a, U_a, w_a).softmax(0)
+
+
+@wrong("decoder-step", "with the largest weight")
+def step_hard(y, s, h, W_a, U_a, w_a, cell):
+    state, _, alpha = stepped(y, s, h, W_a, U_a, w_a, cell)
+    return state, h[torch.arange(len(h)), alpha.argmax(-1)], alpha
+
+
+@wrong("decoder-step", "the plain mean")
+def step_mean(*case):
+    state, _, alpha = stepped(*case)
+    return state, case[2].mean(1), alpha
+
+
+@wrong("decoder-step", "The old state came back")
+def step_still(*case):
+    return case[1], *stepped(*case)[1:]
+
+
+@wrong("decoder-step", "Context and word are exchanged")
+def step_exchanged(y, s, h, W_a, U_a, w_a, cell):
+    _, c, alpha = stepped(y, s, h, W_a, U_a, w_a, cell)
+    return cell(torch.cat([c, y], -1), s), c, alpha
+
+
+@wrong("decoder-step", "The context did not enter")
+def step_without_context(y, s, h, W_a, U_a, w_a, cell):
+    _, c, alpha = stepped(y, s, h, W_a, U_a, w_a, cell)
+    return cell(torch.cat([y, 0 * c], -1), s), c, alpha
+
+
+@wrong("decoder-step", "a state of zeros")
+def step_from_zeros(y, s, h, W_a, U_a, w_a, cell):
+    _, c, alpha = stepped(y, s, h, W_a, U_a, w_a, cell)
+    return cell(torch.cat([y, c], -1), 0 * s), c, alpha

@@ -107,6 +107,9 @@ BUILT = {
     "recall": lambda m: count(*map(m.Recaller, m.MODELS)),
     "recall_again": lambda m: count(*(m.Recaller([mixer]) for mixer, _ in m.LAYERS.values())),
     "repetition": lambda m: count(small(SHAKESPEARE)),
+    "retrieval": lambda m: count(
+        *(pretrained.load(name).model for name in ("minilm-l6", "smollm2-135m"))
+    ),
     "root_of_width": lambda m: count(m.Player(256, True, torch.Generator())),
     "scaling": lambda m: {m.size_of(m.model_of(k, w))[0] for k in m.LAYERS for w in m.LAYERS[k]},
     "sentiment": lambda m: count(m.Classifier(pretrained.load("minilm-l6").model)),
@@ -118,6 +121,7 @@ BUILT = {
     ),
     "state_sizes": lambda m: count(*(m.Recaller([m.mixer_of(name)]) for name in m.names_of())),
     "superposition": lambda m: count(m.SuperpositionModel(80, 20)),
+    "streamed": lambda m: count(pretrained.load("smollm2-135m").model),
     "summaries": lambda m: count(*(m.Summariser(copies=copies) for copies in (False, True))),
     "told_earlier": lambda m: count(pretrained.load("smollm2-135m").model),
     "told_again": lambda m: count(*(m.Recaller([mixer]) for mixer in m.AGAIN.values())),

@@ -12,7 +12,7 @@ embedding are as they were drawn. The log holds, for new texts with names of eit
 of summaries that are exactly right, the share of right names, and how much the words overlap with
 those of the truth (F1 of the longest common subsequence, as ROUGE-L has it, [lin2004rouge]).
 
-Explained in: chapters/13_language, section "Shorter, and still true".
+Explained in: chapters/13_language_deeper, section "Shorter, and still true".
 """
 
 import random

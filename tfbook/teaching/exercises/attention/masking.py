@@ -306,8 +306,9 @@ MASKED_ATTENTION = Exercise(
         "Which score gives a weight of exactly zero after the exponential?",
         "`scores.masked_fill(~mask, -math.inf)`, then take the largest score off each row, so that "
         "no exponential exceeds 1. What is the largest score of a row in which every score is -∞?",
-        "Put 0 in the place of a largest score of -∞: then all exponentials of an empty row are "
-        "0, and so is their sum. In every other row the sum is at least 1. By what can you divide?",
+        "`where` puts 0 in the place of a largest score of -∞: then all exponentials of an empty "
+        "row are 0, and so is their sum. In every other row the sum is at least 1. By what can you "
+        "divide?",
     ),
 )
 

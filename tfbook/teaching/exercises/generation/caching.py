@@ -1,12 +1,14 @@
 """The exercises of chapter 12 on the cache, and on prompts of different lengths."""
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from tfbook.teaching.exercises._spec import (
     Exercise,
+    Wrong,
     expect,
     expect_gradients,
     numbers,
@@ -150,9 +152,133 @@ LEFT_PADDING = Exercise(
         "number.",
         "A column belongs to a prompt where its number is at least the gap in front. The position "
         "is the column minus the gap, but never below 0.",
-        "`gaps = torch.tensor([n - len(p) for p in prompts])[:, None]`; "
-        "`mask = torch.arange(n) >= gaps`; `positions = (torch.arange(n) - gaps).clamp_min(0)`.",
+        "Put the gaps into a column (B, 1), and take `torch.arange(n)` as a row. What do a "
+        "comparison and a difference of the two broadcast to?",
     ),
+)
+
+# cached-loop ------------------------------------------------------------------------------------
+
+
+def cached_greedy(
+    decode: Callable[[torch.Tensor, Any], tuple[torch.Tensor, Any]],
+    tokens: torch.Tensor,
+    steps: int,
+) -> torch.Tensor:
+    """Continue a text greedily, with a cache.
+
+    decode: from new tokens (1, n) and a state to logits (1, n, V) and the grown state; the state is
+    None at the start.
+    tokens: (1, t), int64, the prompt.
+    steps: how many tokens to add.
+    Returns: the text with the new tokens, (1, t + steps).
+    """
+    state = None
+    for _ in range(steps):
+        logits, state = decode(tokens, state)
+        new = logits[:, -1].argmax(dim=-1, keepdim=True)
+        tokens = torch.cat([tokens, new], dim=1)
+    return tokens
+
+
+def _follower(read: Sequence[int]) -> int:
+    """Return the token that the toy model names behind these; every one of them counts."""
+    return (sum((i + 2) * token for i, token in enumerate(read)) + len(read)) % 11
+
+
+def _text_of(prompt: Sequence[int], steps: int) -> list[int]:
+    text = list(prompt)
+    for _ in range(steps):
+        text.append(_follower(text))
+    return text
+
+
+def _remembering(prompt: list[int], calls: list[int], watch: bool) -> Any:
+    """Return a model whose state is what it has read; where it watches, it names a wrong input."""
+
+    def decode(tokens: Any, state: Any = None) -> tuple[torch.Tensor, tuple[int, ...]]:
+        if not isinstance(tokens, torch.Tensor) or tokens.ndim != 2 or tokens.shape[0] != 1:
+            raise Wrong("decode takes tokens of shape (1, n), a batch of one.", got=tokens)
+        past, new = tuple(state or ()), tuple(tokens[0].tolist())
+        wanted = _text_of(prompt, len(calls))
+        calls.append(len(new))
+        if watch and [*past, *new] != wanted:
+            slips = {
+                "The prompt was not read as a whole, and in order, by the first call.":
+                    len(calls) == 1,
+                "The state has read the text already, and the whole text was handed over once "
+                "more: hand over only what is unread.":
+                    len(past) > 0 and list(new) == wanted,
+                "The new token was handed over without the state, so the model has forgotten the "
+                "text: hand over the state that `decode` returned.":
+                    not past and list(new) == wanted[-1:],
+                "The state that `decode` returned last was not handed over, but an older one.":
+                    len(past) > 0 and list(new) == wanted[-1:],
+            }
+            words = next((words for words, true in slips.items() if true), "")
+            raise Wrong(
+                words or "What the model has read, state and new tokens together, is not the text.",
+                given={"tokens": tokens, "state has read": list(past)},
+                got=[*past, *new], wanted=wanted,
+            )
+        seen, logits = list(past), torch.zeros(1, len(new), 11)
+        for place, token in enumerate(new):
+            seen.append(token)
+            logits[0, place, _follower(seen)] = 1.0
+        return logits, tuple(seen)
+
+    return decode
+
+
+def _cached_reads(write: Any) -> None:
+    """Each token is read once: first the prompt, then one new token at a time."""
+    prompt: list[int] = [3, 1, 4, 1]
+    calls: list[int] = []
+    write(_remembering(prompt, calls, watch=True), torch.tensor([prompt]), 5)
+    if calls != [4, 1, 1, 1, 1]:
+        words = "The model should read the prompt once, and then one token in each call."
+        if calls == [4, 5, 6, 7, 8]:
+            words = "The whole text is read at every step: the text is right, but no cache is used."
+        elif calls[:5] == [4, 1, 1, 1, 1]:
+            words = "The model was called once too often: the last new token need not be read."
+        elif calls == [1] * 8:
+            words = "The prompt was read token by token. One call reads all of it."
+        raise Wrong(words, got=calls, wanted=[4, 1, 1, 1, 1])
+
+
+def _cached_text(write: Any) -> None:
+    """What comes back is the prompt with the most likely tokens behind it."""
+    for prompt, steps in (([3, 1, 4, 1], 5), ([7], 3), ([2, 9], 1)):
+        text = torch.tensor([_text_of(prompt, steps)])
+        got = write(_remembering(prompt, [], watch=False), torch.tensor([prompt]), steps)
+        expect(
+            got, text,
+            "The text is not the prompt followed by the most likely tokens.",
+            given={"tokens": torch.tensor([prompt]), "steps": steps},
+            what="The text",
+            mistakes={
+                "The prompt is missing: the text holds it too.": text[:, len(prompt):],
+                "Only the last token came back. Keep the text, and what is unread, apart.":
+                    text[:, -1:],
+                "The last new token is missing.": text[:, :-1],
+            },
+        )
+
+
+CACHED_LOOP = Exercise(
+    name="cached-loop",
+    title="Slow, and soon nonsense",
+    level=2,
+    section='chapters/12_generation, section "The cache"',
+    stub=cached_greedy,
+    properties=(_cached_reads, _cached_text),
+    hints=(
+        "Write down what `decode` is given in the first call, in the second and in the third.",
+        "After a call, the state has read all that was handed over. What has it not read yet?",
+        "The text that you return and the tokens that the next call is to read are two things: "
+        "give each a name of its own, such as `tokens` and `unread`.",
+    ),
+    broken=True,
 )
 
 # cached-step ------------------------------------------------------------------------------------
@@ -319,9 +445,9 @@ CACHED_STEP = Exercise(
         "First let the cache grow. Then ask which keys new token i may read.",
         "New token i is token M + i of the sequence, so it may read the keys 0, ..., M + i. As a "
         "mask this is a lower triangle whose diagonal is moved M places to the right.",
-        "`keys = torch.cat([past_k, k], dim=2)`, the same for the values; "
-        "`seen = torch.ones(N, M + N, dtype=torch.bool).tril(M)`; then masked attention.",
+        "`torch.tril` takes the number of places by which the diagonal is moved. Check your mask "
+        "with N = 1: the one row must be True everywhere.",
     ),
 )
 
-EXERCISES = (LEFT_PADDING, CACHED_STEP)
+EXERCISES = (LEFT_PADDING, CACHED_LOOP, CACHED_STEP)

@@ -167,8 +167,8 @@ GREEDY_LOOP = Exercise(
         "predicts the next token?",
         "`model(torch.tensor([sequence]))[0, -1]` are the logits of the next token. Append the "
         "argmax as an int, and leave the loop when it is `eos`.",
-        "`for _ in range(max_new_tokens):` `token = model(torch.tensor([sequence]))[0, -1]"
-        ".argmax().item()`, append it, `break` if it is `eos`; all under `torch.no_grad()`.",
+        "The loop of the chapter does all of it but two things: it takes and returns a list, and "
+        "it runs under `torch.no_grad()`.",
     ),
 )
 
@@ -333,8 +333,8 @@ BEAM_STEP = Exercise(
         "compete.",
         "Before that, give a finished hypothesis the log probabilities 0 for `eos` and -∞ for the "
         "rest. In the flattened table, V neighbours belong to one hypothesis.",
-        "`best = (scores[:, None] + log_probs).flatten().topk(K)`; the hypotheses are "
-        "`best.indices // V` and the tokens `best.indices % V`.",
+        "`torch.where(finished[:, None], …, log_probs)` chooses a row for each hypothesis. After "
+        "`flatten().topk(K)`, which parts of an index are its quotient and its remainder by V?",
     ),
 )
 

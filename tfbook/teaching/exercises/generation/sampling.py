@@ -105,8 +105,8 @@ TOP_K = Exercise(
         "Which logit stands at the border between what stays and what goes?",
         "`logits.topk(k)` gives the k largest of each row in falling order; the last of them is "
         "the border. It refuses a k larger than the vocabulary.",
-        "`border = logits.topk(min(k, logits.shape[-1])).values[:, -1:]`; "
-        "`logits.masked_fill(logits < border, -math.inf)`.",
+        "Keep the border as a column, (B, 1), so that each row is compared with its own; `min` "
+        "takes care of a large k.",
     ),
 )
 
@@ -242,10 +242,9 @@ NUCLEUS = Exercise(
     hints=(
         "Sort the probabilities in falling order. For each, how much is there before it?",
         "`cumsum` includes the token itself; subtract it again. The mask you get is in sorted "
-        "order: `scatter` with the indices of the sort puts it back.",
-        "`ordered, places = logits.softmax(-1).sort(dim=-1, descending=True)`; "
-        "`cut = ordered.cumsum(-1) - ordered >= p`; "
-        "`logits.masked_fill(cut.scatter(-1, places, cut), -math.inf)`.",
+        "order, so it cannot be used on the logits as they stand.",
+        "In a sorted row the tokens that stay are the first ones. How many are they? `gather` "
+        "fetches the last of them, and every logit below it goes.",
     ),
 )
 

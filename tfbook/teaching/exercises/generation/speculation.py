@@ -201,8 +201,8 @@ SPECULATIVE_STEP = Exercise(
         "rarely is made up for by the draw after a rejection.",
         "Walk through the guesses and return at the first rejection. The share that p has more of "
         "than q is `(p[t] - q[t]).clamp_min(0)`.",
-        "`if u[t] >= p[t, x] / q[t, x]: rest = (p[t] - q[t]).clamp_min(0); return t, rest / "
-        "rest.sum()`; after the loop `return len(draft), p[-1]`.",
+        "Two things are easily forgotten: that share has to sum to 1 before one draws from it, and "
+        "when nothing was rejected, `p[-1]` is used as it is.",
     ),
 )
 

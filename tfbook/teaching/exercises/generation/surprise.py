@@ -223,9 +223,8 @@ WINDOWED_PERPLEXITY = Exercise(
         "Keep the number of the first token that is not scored yet. What does a window add to it?",
         "In the window that begins at s, token t is predicted by row t - 1 - s of the logits. "
         "Score the tokens from `done` to the end of the window, then move `done` to that end.",
-        "`done = 1`; for each start `s`: `end = min(s + context, N)`, "
-        "`logs = model(tokens[None, s:end])[0].log_softmax(-1)`, "
-        "`logs[done - 1 - s : end - 1 - s].gather(-1, tokens[done:end, None])`, `done = end`.",
+        "So in each window the rows `done - 1 - s : end - 1 - s` count, where `end` is the smaller "
+        "of s + context and N. Add up what they give to their tokens; divide only at the very end.",
     ),
 )
 

@@ -24,10 +24,11 @@ def mean_pool(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     Padding does not count, whatever stands there, NaN included, so that a text has the same vector
     in every batch. A text without tokens gets zeros.
 
-    hidden: (B, N, D). mask: (B, N), boolean, True at tokens.
-    Returns: (B, D).
+    hidden: (B, N, D), the rows of B texts. mask: (B, N), boolean, True at tokens.
+    Returns: (B, D), one vector for each text.
     """
-    ...
+    kept = hidden * mask[:, :, None]
+    return kept.mean(dim=1)
 
 
 def _pooled(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -109,18 +110,20 @@ def _pool_sizes(pool: Any) -> None:
 
 MEAN_POOLING = Exercise(
     name="mean-pooling",
-    title="One vector for a text",
+    title="A verdict that depends on the neighbours",
     level=1,
     section='chapters/13_language, section "One label for a text"',
     stub=mean_pool,
     properties=(_pool_values, _pool_padding, _pool_empty, _pool_sizes),
     hints=(
-        "Two numbers for each text: the sum over its tokens, and how many they are.",
-        "The mask needs a third axis to fit: `mask[:, :, None]`, (B, N, 1). `torch.where` puts "
-        "zeros at padding.",
-        "`torch.where(mask[:, :, None], hidden, 0.0).sum(1)`, divided by "
-        "`mask.sum(1, keepdim=True).clamp(min=1)`.",
+        "Take a text of two tokens, rows 2 and 4, and pad it to four places. What should come out, "
+        "and what does?",
+        "`mean` divides by all places. Which number should stand there, for each text its own, and "
+        "what becomes of it where a text has no token?",
+        "What is `nan * 0`? Look for a function of torch that chooses between two values without "
+        "multiplying them.",
     ),
+    broken=True,
 )
 
 # bio-spans --------------------------------------------------------------------------------------
@@ -235,15 +238,15 @@ BIO_SPANS = Exercise(
     name="bio-spans",
     title="From tags to names",
     level=2,
-    section='chapters/13_language, section "A label for every token"',
+    section='chapters/13_language_deeper, section "Exercises"',
     stub=bio_spans,
     properties=(_spans_plain, _spans_edges, _spans_loose, _spans_kinds, _spans_many),
     hints=(
         "Walk through the tags and remember the name you are in: where it began, and its kind.",
         "A name ends where the tag is not an I of its kind. Walking over one more \"O\" at the end "
         "closes the last one.",
-        "`mark, _, kind = tag.partition(\"-\")`. Unless `mark == \"I\"` and the open name has that "
-        "kind: close the open name, if there is one, and open a new one unless the tag is O.",
+        "Cut a tag at its first hyphen into mark and kind. There are three things to do at a tag: "
+        "go on, close a name, open one. Which of them at an I of another kind?",
     ),
 )
 
@@ -405,9 +408,8 @@ ANSWER_SPAN = Exercise(
         "into a table.",
         "`start[:, None] + end` has the score of span (i, j) in row i and column j. Which entries "
         "are allowed? `triu` and `tril` keep bands of a table.",
-        "`band = torch.ones(n, n, dtype=torch.bool).triu().tril(longest - 1)`; together with "
-        "`context[:, None] & context` it says which entries stay, the others become -∞; "
-        "`divmod(scores.argmax().item(), n)`.",
+        "What is not allowed becomes -∞, also where a row or a column is no context. `argmax` of a "
+        "table counts through all its entries: which row and which column is number 17?",
     ),
 )
 

@@ -96,14 +96,14 @@ BITS_PER_BYTE = Exercise(
     name="bits-per-byte",
     title="Bits per byte",
     level=1,
-    section='chapters/13_language, section "Predicting the next character"',
+    section='chapters/13_language_deeper, section "Exercises"',
     stub=bits_per_byte,
     properties=(_bits_ascii, _bits_unicode, _bits_tokens, _bits_bytes),
     hints=(
         "The probability of a text is the product over its tokens. What becomes of the product "
         "when you take logarithms?",
         "Divide nats by `math.log(2)` to have bits. `text.encode()` is the text as bytes.",
-        "`-log_probs.sum().item() / (math.log(2) * len(text.encode()))`.",
+        "Check the sign and the unit by a text of one letter with probability 1/2: it costs 1 bit.",
     ),
 )
 
@@ -229,7 +229,7 @@ INTERPOLATED_BIGRAM = Exercise(
     name="interpolated-bigram",
     title="A table of bigrams",
     level=2,
-    section='chapters/13_language, section "Predicting the next character"',
+    section='chapters/13_language_deeper, section "Exercises"',
     stub=bigram_table,
     properties=(_bigram_values, _bigram_unseen, _bigram_weights),
     hints=(
@@ -237,8 +237,8 @@ INTERPOLATED_BIGRAM = Exercise(
         "sums to 1?",
         "`torch.bincount(tokens[:-1] * vocab + tokens[1:], minlength=vocab**2)` counts all pairs "
         "at once. Rows with the sum 0 need care: `torch.where`.",
-        "`pairs / totals.clamp(min=1)` with `totals = pairs.sum(1, keepdim=True)`; "
-        "`torch.where(totals > 0, weight * that + (1 - weight) * single, single)`.",
+        "Keep the axis when you sum a row, so that the division fits. A token that nothing ever "
+        "follows has the second fraction alone, without the factor 1 − λ.",
     ),
 )
 
@@ -394,15 +394,15 @@ CORPUS_BLEU = Exercise(
     name="corpus-bleu",
     title="BLEU of a corpus",
     level=2,
-    section='chapters/13_language, section "Translating real sentences"',
+    section='chapters/13_language_deeper, section "Exercises"',
     stub=corpus_bleu,
     properties=(_bleu_clip, _bleu_orders, _bleu_short, _bleu_zero, _bleu_order),
     hints=(
         "Two sums for each order: n-grams found, and n-grams said. They run over all sentences.",
         "With `Counter` the clipped number found is `(said & true).total()`: `&` keeps the smaller "
         "count of each n-gram.",
-        "`Counter(zip(*(words[i:] for i in range(n))))` counts the n-grams. At the end, if all "
-        "sums are above 0: `100 * bp * math.exp(sum(math.log(f / t) ...) / max_order)`.",
+        "Collect the logarithm of each order's share and take their mean before the exponential. "
+        "What has to be returned where one of the sums is 0?",
     ),
 )
 

@@ -177,7 +177,7 @@ BYTE_PAIR_STEP = Exercise(
     name="byte-pair-step",
     title="Learn one merge",
     level=2,
-    section='chapters/13_language, section "Cutting text into tokens"',
+    section='chapters/13_language_deeper, section "Exercises"',
     stub=merge_step,
     properties=(_step_pair, _step_ties, _step_words, _step_overlap, _step_on),
     hints=(
@@ -185,8 +185,8 @@ BYTE_PAIR_STEP = Exercise(
         "the left.",
         "`zip(word, word[1:])` gives the neighbours. A `Counter` adds up how often the word "
         "occurs, and `min(counts, key=lambda pair: (-counts[pair], pair))` settles ties.",
-        "Walk with `i`: if `word[i:i + 2] == pair`, append `pair[0] + pair[1]` and go on at "
-        "`i + 2`; otherwise append `word[i]` and go on at `i + 1`.",
+        "Walk through a word with an index. By how much does it grow where the pair stands, and "
+        "by how much elsewhere? Try a a a with the pair a, a.",
     ),
 )
 
@@ -352,8 +352,8 @@ APPLY_MERGES = Exercise(
         "first?",
         "Give each pair its rank, `{pair: i for i, pair in enumerate(merges)}`. Among the "
         "neighbours find the lowest rank; stop when none has one.",
-        "`pair = min(zip(tokens, tokens[1:]), key=lambda p: rank.get(p, len(rank)))`; if it is not "
-        "in `rank`, return; otherwise walk from the left and join it wherever it stands.",
+        "After each join the neighbours are others, so look for the lowest rank anew. A pair "
+        "without a rank counts as the worst of all.",
     ),
 )
 

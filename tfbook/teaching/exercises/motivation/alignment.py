@@ -234,4 +234,190 @@ ALIGNMENT_WEIGHTS = Exercise(
     ),
 )
 
-EXERCISES = (CONTEXT_VECTOR, ALIGNMENT_WEIGHTS)
+# look-back --------------------------------------------------------------------------------------
+
+
+def look_back(
+    s: torch.Tensor, h: torch.Tensor, W_a: torch.Tensor, U_a: torch.Tensor, w_a: torch.Tensor
+) -> torch.Tensor:
+    """Compute a step's context of each sentence in a batch; this one has a fault.
+
+    s: (B, E), the states that ask. h: (B, M, D), the annotations. W_a: (A, E). U_a: (A, D).
+    w_a: (A,).
+    Returns: (B, D), the contexts.
+    """
+    hidden = torch.tanh((s @ W_a.T)[:, None] + h @ U_a.T)  # (B, M, A)
+    scores = hidden @ w_a  # (B, M)
+    alpha = torch.softmax(scores, dim=0)
+    return (alpha[:, None] @ h)[:, 0]
+
+
+def _step_case(batch: int, m: int, e: int, d: int, a: int) -> tuple[torch.Tensor, ...]:
+    shapes = (batch, e), (batch, m, d), (a, e), (a, d), (a,)
+    return tuple(numbers(*shape, seed=251 + i) for i, shape in enumerate(shapes))
+
+
+def _step_scores(s: Any, h: Any, W_a: Any, U_a: Any, w_a: Any) -> torch.Tensor:
+    return torch.tanh((s @ W_a.T)[:, None] + h @ U_a.T) @ w_a  # (B, M)
+
+
+def _mixed(alpha: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    return (alpha[..., None] * h).sum(1)
+
+
+def _back_alone(look: Any) -> None:
+    """A sentence alone gets the average of its annotations."""
+    s, h, *weights = _step_case(1, 4, 3, 2, 5)
+    scores = _step_scores(s, h, *weights)
+    expect(
+        look(s, h, *weights), _mixed(torch.softmax(scores, -1), h),
+        "A batch of one sentence does not get the weighted average of its annotations.",
+        mistakes={
+            "The context is the plain sum of the annotations: every weight is 1. What do the "
+            "weights of one sentence add up to?": h.sum(1),
+            "The scores were used as weights. A softmax makes shares of them.": _mixed(scores, h),
+            "Every annotation counts the same: the scores were not used.": h.mean(1),
+        },
+    )
+
+
+def _back_batch(look: Any) -> None:
+    """A sentence gets the same context in a batch as alone."""
+    s, h, *weights = _step_case(3, 4, 3, 2, 5)
+    scores = _step_scores(s, h, *weights)
+    together = torch.softmax(scores.flatten(), 0).view_as(scores)
+    expect(
+        look(s, h, *weights), _mixed(torch.softmax(scores, -1), h),
+        "The contexts of a batch are not those of its sentences.",
+        mistakes={
+            "Sentences of one batch share their weights: which axis did the softmax run over?":
+                _mixed(torch.softmax(scores, 0), h),
+            "One softmax ran over all sentences together. Each has weights of its own.":
+                _mixed(together, h),
+        },
+    )
+
+
+LOOK_BACK = Exercise(
+    name="look-back",
+    title="A decoder that looks astray",
+    level=1,
+    section='chapters/01_motivation, section "What the alignment has learned"',
+    stub=look_back,
+    properties=(_back_alone, _back_batch),
+    hints=(
+        "Print the sums of the weights of one sentence. What should they be?",
+        "Try a batch of one sentence. Which of the weights is not 1, and why is none?",
+        "`scores` is (B, M). Which of the two axes holds the words that share the weight?",
+    ),
+    broken=True,
+)
+
+# decoder-step -----------------------------------------------------------------------------------
+
+
+def decoder_step(
+    y: torch.Tensor, s: torch.Tensor, h: torch.Tensor, W_a: torch.Tensor, U_a: torch.Tensor,
+    w_a: torch.Tensor, cell: object,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Make a whole step of Bahdanau's decoder, for a batch: ask, share, average, go on.
+
+    y: (B, D), the vectors of the words written last. s: (B, E), the states before the step.
+    h: (B, M, H), the annotations. W_a: (A, E). U_a: (A, H). w_a: (A,).
+    cell: called as cell(x, s), with x (B, D + H), word first; returns the new states.
+    Returns: the new states (B, E), the contexts (B, H) and the weights (B, M).
+    """
+    ...
+
+
+def _cell_of(d: int, e: int) -> Any:
+    given, kept = numbers(e, d, seed=261), numbers(e, e, seed=262)
+
+    def cell(x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ given.T / 2 + s @ kept.T / 2)
+
+    return cell
+
+
+def _whole_case() -> tuple[Any, ...]:
+    s, h, *weights = _step_case(2, 4, 3, 5, 4)
+    return numbers(2, 6, seed=263), s, h, *weights, _cell_of(11, 3)
+
+
+def _three_of(result: Any) -> tuple[Any, Any, Any]:
+    if not isinstance(result, tuple | list) or len(result) != 3:
+        raise Wrong("Return three tensors: `return s_t, c_t, alpha`.")
+    return tuple(result)
+
+
+def _whole_weights(step: Any) -> None:
+    """The weights are those by which the state before the step asks."""
+    case = _whole_case()
+    y, s, h, *weights, cell = case
+    scores = _step_scores(s, h, *weights)
+    late = cell(torch.cat([y, _mixed(torch.softmax(scores, -1), h)], -1), s)
+    expect(
+        _three_of(step(*case))[2], torch.softmax(scores, -1),
+        "The weights are not the softmax of the scores over the source words.",
+        what="The third result, the weights,",
+        mistakes={
+            "The new state asked. It is computed from the context, so the old one has to ask.":
+                torch.softmax(_step_scores(late, h, *weights), -1),
+            "These are the scores: the softmax is missing.": scores,
+            "The softmax ran over the sentences of the batch.": torch.softmax(scores, 0),
+        },
+    )
+
+
+def _whole_context(step: Any) -> None:
+    """The context is the average of the annotations by these weights."""
+    case = _whole_case()
+    _, s, h, *weights, _ = case
+    alpha = torch.softmax(_step_scores(s, h, *weights), -1)
+    expect(
+        _three_of(step(*case))[1], _mixed(alpha, h), "The context is not Σ_j α_j h_j.",
+        what="The second result, the context,",
+        mistakes={
+            "The context is the annotation with the largest weight. Let every word count, by its "
+            "weight.": h[torch.arange(2), alpha.argmax(-1)],
+            "The context is the plain mean: the weights were not used.": h.mean(1),
+        },
+    )
+
+
+def _whole_state(step: Any) -> None:
+    """The new state is made of the word, the context and the old state."""
+    case = _whole_case()
+    y, s, h, *weights, cell = case
+    c = _mixed(torch.softmax(_step_scores(s, h, *weights), -1), h)
+    expect(
+        _three_of(step(*case))[0], cell(torch.cat([y, c], -1), s),
+        "The new state is not cell([y ; c_t], s).", what="The first result, the state,",
+        mistakes={
+            "The old state came back. The cell makes the new one.": s,
+            "Context and word are exchanged: the word stands first.":
+                cell(torch.cat([c, y], -1), s),
+            "The context did not enter the cell.": cell(torch.cat([y, 0 * c], -1), s),
+            "The cell started from a state of zeros.": cell(torch.cat([y, c], -1), 0 * s),
+        },
+    )
+
+
+DECODER_STEP = Exercise(
+    name="decoder-step",
+    title="A whole step of the decoder",
+    level=3,
+    section='chapters/01_motivation, section "Exercises"',
+    stub=decoder_step,
+    properties=(_whole_weights, _whole_context, _whole_state),
+    hints=(
+        "Three results, and each needs the one before: weights, context, state. Return them in "
+        "the other order.",
+        "Scores compare every annotation with one state. Give the state's part an axis for the "
+        "words, (B, 1, A), so that it is added to all M of them.",
+        "`torch.cat` along the last axis joins what goes into the cell. Which state goes in "
+        "beside it?",
+    ),
+)
+
+EXERCISES = (CONTEXT_VECTOR, ALIGNMENT_WEIGHTS, LOOK_BACK, DECODER_STEP)

@@ -112,8 +112,8 @@ COUNT_PARAMETERS = Exercise(
         "Write down the shape of each of the four matrices: outputs × inputs.",
         "W_q has n_heads·d_head rows, W_k and W_v have n_kv_heads·d_head rows each, all with "
         "d_model columns. W_o has d_model rows. Which columns?",
-        "With `q = n_heads * d_head` and `kv = n_kv_heads * d_head`: the weights are "
-        "`d_model * (2 * q + 2 * kv)`, the biases `q + 2 * kv + d_model`.",
+        "W_q has `n_heads * d_head` outputs, and W_o takes as many in. A bias belongs to an "
+        "output: how many outputs do the other three have?",
     ),
 )
 
@@ -181,7 +181,8 @@ CACHE_BYTES = Exercise(
         "How many numbers does one token leave behind in one layer?",
         "In one layer a token leaves n_kv_heads·d_head numbers of its key and as many of its "
         "value.",
-        "`2 * n_layers * n_kv_heads * d_head * length * batch * bytes_per_number`.",
+        "Then it is a product: how many layers, tokens and sequences leave that much, and how many "
+        "bytes does a number take? Try it with `length=1` and `batch=1` first.",
     ),
 )
 
@@ -268,7 +269,8 @@ GROUPED_QUERIES = Exercise(
         "Write down which head of keys each of 6 query heads reads when there are 2 of them.",
         "Either repeat each head of keys and values H/G times, next to each other, or give the "
         "queries two axes in place of one, (G, H/G), and let keys and values broadcast.",
-        "`k.repeat_interleave(H // G, dim=1)` and the same for v; then attention as always.",
+        "With 6 query heads and 2 of keys, the order of the repeated keys is 0 0 0 1 1 1. Compare "
+        "`torch.arange(2).repeat(3)` with `torch.arange(2).repeat_interleave(3)`.",
     ),
 )
 

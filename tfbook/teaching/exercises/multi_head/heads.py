@@ -1,4 +1,4 @@
-"""The exercises of chapter 03 on splitting, merging and running heads."""
+"""The exercises of chapter 03 on splitting, merging and running heads, and on a wrong split."""
 
 import math
 from typing import Any
@@ -69,7 +69,8 @@ SPLIT_HEADS = Exercise(
     hints=(
         "Cutting the last axis in two does not move a number. Exchanging axes does.",
         "Cut D into (H, d): which of the two varies faster in memory?",
-        "`x.view(B, N, n_heads, D // n_heads).transpose(1, 2)`.",
+        "Two calls are enough: a `view` with four axes, then an exchange of the second and the "
+        "third.",
     ),
 )
 
@@ -145,7 +146,7 @@ MERGE_HEADS = Exercise(
         "Which two axes have to be neighbours, and in which order, before they can be joined?",
         "Bring z to (B, N, H, d) first. After exchanging axes, `view` refuses to join them: the "
         "numbers no longer lie in a row. `reshape` copies where it has to.",
-        "`z.transpose(1, 2).flatten(2)`.",
+        "First the exchange that `split_heads` ended with, then join all axes from the third on.",
     ),
 )
 
@@ -268,10 +269,91 @@ MULTI_HEAD_ATTENTION = Exercise(
         "Heads behave like a batch axis: after the split, one attention formula serves all.",
         "Keep the order: project, split, attend, merge, project. The scale is set by the width of "
         "one head's queries.",
-        "`q = split_heads(x @ w_q.T, n_heads)` and so on; "
-        "`z = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1) @ v`; "
-        "`merge_heads(z) @ w_o.T`.",
+        "Print each `shape` on the way: (B, N, H·d) after the projection, (B, H, N, d) after the "
+        "split, (B, H, N, N) for the scores, (B, H, N, e) after the average. What is left to do?",
     ),
 )
 
-EXERCISES = (SPLIT_HEADS, MERGE_HEADS, MULTI_HEAD_ATTENTION)
+# scrambled-heads --------------------------------------------------------------------------------
+
+
+def scrambled_heads(
+    x: torch.Tensor, w_q: torch.Tensor, w_k: torch.Tensor, w_v: torch.Tensor, w_o: torch.Tensor,
+    n_heads: int,
+) -> torch.Tensor:
+    """Compute multi-head self-attention, without mask and biases.
+
+    x: (B, N, D), the rows of a batch. w_q: (H·d, D). w_k: (H·d, D). w_v: (H·e, D).
+    w_o: (D, H·e). n_heads: the number of heads, H.
+    Returns: (B, N, D).
+    """
+    b, n, _ = x.shape
+    q, k, v = ((x @ w.T).reshape(b, n_heads, n, -1) for w in (w_q, w_k, w_v))
+    weights = torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, dim=-1)
+    return (weights @ v).transpose(1, 2).flatten(2) @ w_o.T
+
+
+def _scrambled_shuffle(attend: Any) -> None:
+    """Shuffled words give shuffled outputs."""
+    x, *weights = _attention_case(1, 4, 4, 2, 2, 2)
+    order = torch.tensor([2, 0, 3, 1])
+    expect(
+        attend(x[:, order], *weights, 2),
+        attend(x, *weights, 2)[:, order],
+        "Shuffled words do not give shuffled outputs, although there are no positions: a row of a "
+        "head is not a word.",
+        what="The output for shuffled words",
+    )
+
+
+def _scrambled_values(attend: Any) -> None:
+    """The output is that of heads made one by one."""
+    x, w_q, w_k, w_v, w_o = case = _attention_case(1, 4, 4, 2, 2, 2)
+    plain = [x @ w.T for w in (w_q, w_k, w_v)]
+    dealt = [y.view(1, 4, 2, 2).permute(0, 3, 1, 2) for y in plain]
+    z = _attend(*[_cut(y, 2) for y in plain])
+    expect(
+        attend(*case, 2),
+        _merged(z) @ w_o.T,
+        "The output differs from that of a loop over heads, each with its own rows of the "
+        "matrices.",
+        mistakes={
+            "The features were dealt out to the heads one by one. A head is a block of "
+            "neighbouring features: cut the last axis into (H, d), not (d, H).":
+                _merged(_attend(*dealt)) @ w_o.T,
+            "There is one head over all features: n_heads was not used.":
+                _attend(*plain) @ w_o.T,
+        },
+    )
+
+
+def _scrambled_sizes(attend: Any) -> None:
+    """Batches, heads and widths may have different sizes."""
+    for sizes in ((2, 5, 6, 3, 2, 2), (3, 4, 5, 2, 3, 7), (2, 2, 3, 1, 5, 2)):
+        case = _attention_case(*sizes)
+        expect(
+            attend(*case, sizes[3]), _multi_head(*case, sizes[3]),
+            f"With D = {sizes[2]}, H = {sizes[3]}, keys of width {sizes[4]} and values of width "
+            f"{sizes[5]} the result differs.",
+        )
+
+
+SCRAMBLED_HEADS = Exercise(
+    name="scrambled-heads",
+    title="Every shape is right",
+    level=2,
+    section='chapters/03_multi_head, section "Split, attend, concatenate, project"',
+    stub=scrambled_heads,
+    properties=(_scrambled_shuffle, _scrambled_values, _scrambled_sizes),
+    hints=(
+        "Put the numbers 0 to 7 into a batch of two words with four features, and print the two "
+        "heads: which numbers should head 0 hold?",
+        "A reshape never moves a number in memory. In which order do (N, H, d) lie in memory, and "
+        "in which order does the formula need them?",
+        "Two steps are needed where there is one: `view` cuts the last axis, `transpose` exchanges "
+        "two.",
+    ),
+    broken=True,
+)
+
+EXERCISES = (SPLIT_HEADS, MERGE_HEADS, MULTI_HEAD_ATTENTION, SCRAMBLED_HEADS)

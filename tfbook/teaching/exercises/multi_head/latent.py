@@ -129,8 +129,8 @@ ABSORBED_LATENT = Exercise(
         "A score is q·(W_UK c). Where can the brackets stand so that W_UK meets q first?",
         "The same on the way out: Σ_j a_j (W_UV c_j) = W_UV (Σ_j a_j c_j). Mix the compressed "
         "vectors first.",
-        "`scores = (q @ w_uk) @ latent[:, None].mT / math.sqrt(q.shape[-1])`, then "
-        "`torch.softmax(scores, -1) @ latent[:, None] @ w_uv.mT`.",
+        "`latent[:, None]` has an axis for the heads, over which it broadcasts. Which matrix meets "
+        "the query before the latents do, and which one meets the average after them?",
     ),
 )
 

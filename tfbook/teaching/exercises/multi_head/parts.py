@@ -86,7 +86,8 @@ HEAD_IMPORTANCE = Exercise(
         "If m_h grows a little, y moves in the direction of c_h. How much does the loss move?",
         "The slope is the dot product of c_h and the gradient, over all tokens and features of an "
         "example. Then the absolute value, then the mean over the examples.",
-        "`(contributions * grad_output[:, None]).sum(dim=(-2, -1)).abs().mean(dim=0)`.",
+        "`grad_output[:, None]` has an axis for the heads, so that the two can be multiplied. "
+        "Which axes are summed before the absolute value, and which one is averaged after it?",
     ),
 )
 
@@ -224,8 +225,8 @@ PRUNE_HEADS = Exercise(
         "Give the rows of W_q two axes, (H, d): then a head is one index.",
         "W_q, W_k and W_v lose rows, W_o loses columns: everything that produced or used the "
         "removed heads' features. Take the width of a block from each matrix.",
-        "`w.view(n_heads, -1, D)[keep].flatten(0, 1)` for the first three, and "
-        "`w_o.view(D, n_heads, -1)[:, keep].flatten(1)`.",
+        "`blocks[keep]` picks along the first axis, in the order of the list. For W_o the heads "
+        "are on the second: give its columns two axes, (H, e), pick, and join them again.",
     ),
 )
 
@@ -347,8 +348,8 @@ HEAD_CIRCUITS = Exercise(
         "Write q = x W_qᵀ and k = x W_kᵀ for one head, and multiply out q kᵀ. What stands between "
         "the two x?",
         "The head adds A v W_oᵀ with v = x W_vᵀ and its own columns of W_o. Move the brackets.",
-        "With `w_q.view(n_heads, -1, D)` and so on, and `o = w_o.view(D, n_heads, -1)"
-        ".permute(1, 2, 0)`: `w_q.mT @ w_k` and `w_v.mT @ o`.",
+        "`unflatten` gives the rows of W_q, W_k and W_v two axes, (H, d); do it with the columns "
+        "of W_o as well, heads in front. Then each result is one product of two blocks.",
     ),
 )
 

@@ -5,7 +5,16 @@ from typing import Any
 
 import torch
 
-from tfbook.teaching.exercises._spec import Exercise, expect, expect_gradients, numbers
+from tfbook.teaching.exercises._spec import (
+    Exercise,
+    NotStarted,
+    Wrong,
+    expect,
+    expect_gradients,
+    expect_tensor,
+    numbers,
+    parts,
+)
 
 # shift-by-rotation ------------------------------------------------------------------------------
 
@@ -225,6 +234,183 @@ ROTATE_PAIRS = Exercise(
     ),
 )
 
+# rotary-cache -----------------------------------------------------------------------------------
+
+
+def scores_with_cache(
+    q: torch.Tensor, k: torch.Tensor, kept: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute rotary scores of new tokens against all tokens so far.
+
+    q: (n, d), queries of the n newest tokens, not turned yet; d even. k: (n, d), their keys.
+    kept: (t, d), the turned keys of the t tokens before them; t may be 0.
+    Returns: the scores (n, t + n), and the turned keys to keep, (t + n, d).
+    """
+    d = q.shape[-1]
+    speeds = 10000.0 ** (-torch.arange(0, d, 2, dtype=q.dtype) / d)
+    angles = torch.arange(len(q))[:, None] * speeds
+    cos, sin, turned = angles.cos(), angles.sin(), []
+    for x in (q, k):
+        a, b = x[:, 0::2], x[:, 1::2]
+        turned.append(torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2))
+    keys = torch.cat((kept, turned[1]))
+    return turned[0] @ keys.T / math.sqrt(d), keys
+
+
+def _cached(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    kept: torch.Tensor,
+    *,
+    of_q: int,
+    of_k: int,
+    again: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Score with a cache; the places of queries and keys begin where they are told to."""
+    before = _turn(kept, torch.arange(len(kept))) if again else kept
+    keys = torch.cat((before, _turn(k, torch.arange(len(k)) + of_k)))
+    scores = _turn(q, torch.arange(len(q)) + of_q) @ keys.T / math.sqrt(q.shape[-1])
+    return scores, keys
+
+
+def _pair(function: Any, q: torch.Tensor, k: torch.Tensor, kept: torch.Tensor) -> tuple:
+    """Call the function, and see that it returns two tensors of the right shapes."""
+    given = function(q.clone(), k.clone(), kept.clone())
+    if given is None:
+        raise NotStarted
+    got = parts(given, "scores", "keys")
+    total = len(kept) + len(q)
+    expect_tensor(got[0], (len(q), total), q.dtype, what="The first result, the scores,")
+    expect_tensor(got[1], (total, q.shape[1]), q.dtype, what="The second result, the keys,")
+    return got
+
+
+def _cache_whole(function: Any) -> None:
+    """With an empty cache it is rotary attention's scores of a whole text."""
+    q, k = numbers(5, 6, seed=421), numbers(5, 6, seed=422)
+    scores, keys = _pair(function, q, k, numbers(0, 6, seed=423))
+    right = _cached(q, k, q[:0], of_q=0, of_k=0)
+    expect(scores, right[0], "With an empty cache the scores are not those of the whole text.")
+    expect(keys, right[1], "With an empty cache the kept keys are not the turned keys.")
+
+
+def _cache_pieces(function: Any) -> None:
+    """New tokens stand behind those that are kept."""
+    q, k = numbers(3, 6, seed=424), numbers(3, 6, seed=425)
+    kept = _turn(numbers(4, 6, seed=426), torch.arange(4))
+    scores, keys = _pair(function, q, k, kept)
+    right = _cached(q, k, kept, of_q=4, of_k=4)
+    expect(
+        scores, right[0], "With four kept tokens the scores of the new ones are wrong.",
+        mistakes={
+            "Read in pieces, the text begins anew with each piece: where do the new tokens stand "
+            "when four are kept?": _cached(q, k, kept, of_q=0, of_k=0)[0],
+            "The queries stand at the right places now, and the new keys still begin at 0.":
+                _cached(q, k, kept, of_q=4, of_k=0)[0],
+            "The new keys stand at the right places now, and the queries still begin at 0.":
+                _cached(q, k, kept, of_q=0, of_k=4)[0],
+            "The new tokens stand one place too far: the first of them comes right after the "
+            "last kept one.": _cached(q, k, kept, of_q=5, of_k=5)[0],
+            "The new tokens stand one place too early, the first of them on the last kept one.":
+                _cached(q, k, kept, of_q=3, of_k=3)[0],
+            "The kept keys were turned a second time. They come turned.":
+                _cached(q, k, kept, of_q=4, of_k=4, again=True)[0],
+        },
+    )  # fmt: skip
+    expect(keys, right[1], "The scores are right, but the keys to keep are not the turned keys.")
+
+
+ROTARY_CACHE = Exercise(
+    name="rotary-cache",
+    title="A cache that forgets where it is",
+    level=2,
+    section='chapters/04_positions, section "Rotary embeddings"',
+    stub=scores_with_cache,
+    properties=(_cache_whole, _cache_pieces),
+    hints=(
+        "Call it once with five tokens, and once with three and then with two. Which rows of the "
+        "scores differ?",
+        "Which position does the function give to the first new token? Which one should it have "
+        "when t tokens are kept?",
+        "The kept keys are right as they are. How many rows has `kept`?",
+    ),
+    broken=True,
+)
+
+# look-back-head ---------------------------------------------------------------------------------
+
+
+def look_back(k: int, c: int, d: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Build the matrices of a head that reads the word k places back.
+
+    A word is a row of c numbers of content and then d numbers, its sinusoidal code.
+
+    k: how far back, at least 1. c: numbers of content. d: size of a code, even.
+    Returns: W_q and W_k, each (c + d, d), so that of all keys the one k places before the
+    query has the largest score (x W_q) · (y W_k), whatever the words are.
+    """
+    ...
+
+
+def _matrices(build: Any, k: int, c: int, d: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Call the function, and see that it returns two matrices of the right shapes."""
+    given = build(k, c, d)
+    if given is None:
+        raise NotStarted
+    got = parts(given, "W_q", "W_k")
+    for name, matrix in zip(("W_q", "W_k"), got, strict=True):
+        expect_tensor(matrix, (c + d, d), torch.float32, what=name)
+    return got
+
+
+def _found(build: Any, k: int, c: int, d: int, *, content: float) -> tuple[torch.Tensor, int]:
+    """Which key each query finds, from position k on, and where the first of them stands."""
+    w_q, w_k = _matrices(build, k, c, d)
+    codes = torch.stack([_code(p, d) for p in range(40)])
+    words = torch.cat((content * numbers(40, c, seed=431).float(), codes), 1)
+    return ((words @ w_q) @ (words @ w_k).T).argmax(1), k
+
+
+def _look_places(build: Any) -> None:
+    """Without content each query finds the key k places before it."""
+    for k in (1, 5):
+        found, first = _found(build, k, 3, 8, content=0.0)
+        at = torch.arange(40)
+        if torch.equal(found, at):
+            raise Wrong("Each word reads itself. Where does k enter?", given={"k": k})
+        if not torch.equal(found[first:], at[:-k]):
+            raise Wrong(
+                f"For k = {k} some query does not read the word {k} places back. The query should "
+                "be the code of the place k before its own.",
+                given={"k": k, "c": 3, "d": 8}, got=found[first:], wanted=at[:-k],
+            )  # fmt: skip
+
+
+def _look_content(build: Any) -> None:
+    """What the words say makes no difference."""
+    found, first = _found(build, 2, 3, 8, content=5.0)
+    if not torch.equal(found[first:], torch.arange(40 - first)):
+        raise Wrong(
+            "With content in the first c numbers the head reads other words. Take the content out "
+            "of the query *and* of the key.",
+        )
+
+
+LOOK_BACK_HEAD = Exercise(
+    name="look-back-head",
+    title="A head that looks back",
+    level=3,
+    section='chapters/04_positions, section "A shift is a rotation"',
+    stub=look_back,
+    properties=(_look_places, _look_content),
+    hints=(
+        "Which rows of W_q meet the content, and which rows meet the code?",
+        "Let the key hand on the code as it is. Which code must the query have, so that it fits "
+        "the key k places back best?",
+        "T_k moves a code that is a column. Which M does the same for a row, `code @ M`?",
+    ),
+)
+
 # rotary-layout ----------------------------------------------------------------------------------
 
 
@@ -395,4 +581,6 @@ RELATIVE_SHIFT = Exercise(
     ),
 )
 
-EXERCISES = (SHIFT_BY_ROTATION, ROTATE_PAIRS, LAYOUT, RELATIVE_SHIFT)
+EXERCISES = (
+    SHIFT_BY_ROTATION, ROTATE_PAIRS, ROTARY_CACHE, LAYOUT, RELATIVE_SHIFT, LOOK_BACK_HEAD,
+)  # fmt: skip

@@ -163,13 +163,13 @@ def _keeper(words: set[str]) -> Callable[[re.Match], str]:
             return "" if "Awesome" in body else rule[0]
         if "@" in selectors or re.fullmatch(r"[\s\d.%,]*|\s*(?:from|to)\s*", selectors):
             return rule[0]
-        living = [s for s in _split(selectors) if alive(s)]
+        living = [s for s in split(selectors) if alive(s)]
         return f"{','.join(living)}{{{body}}}" if living else ""
 
     return keep
 
 
-def _split(selectors: str) -> list[str]:
+def split(selectors: str) -> list[str]:
     """Split a list of selectors at its commas, not at those inside of brackets."""
     parts, depth, start = [], 0, 0
     for at, mark in enumerate(selectors):

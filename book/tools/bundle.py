@@ -14,6 +14,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from book.tools.assets import split
+
 SHEET = re.compile(r'\s*<link\b(?=[^>]*rel="stylesheet")[^>]*href="([^"]+)"[^>]*>')
 SCRIPT = re.compile(r"\s*<script\b([^>]*)>(.*?)</script>", re.DOTALL)
 SOURCE = re.compile(r'\bsrc="([^"]+)"')
@@ -51,7 +53,8 @@ def bundle(out: Path, pages: list[Path]) -> None:
                 (early if kind == "early" else scripts).setdefault(address or body)
     if not sheets:  # no page was written anew
         return
-    _write(static / "style.css", themed("\n".join(_sheet(static, name) for name in _last(sheets))))
+    styled = [themed(_sheet(static, name)) for name in _last(sheets)]
+    _write(static / "style.css", "\n".join([*(light for light, _ in styled), _in_the_dark(styled)]))
     _write(static / "early.js", "\n".join(early) + "\n")
     _write(static / "script.js", "\n;\n".join(_script(static, each) for each in scripts) + "\n")
     for page, text in texts.items():
@@ -111,8 +114,8 @@ def rewritten(text: str) -> str:
     return f"{text[:at]}\n{head}{text[at:]}"
 
 
-def themed(css: str) -> str:
-    """Let rules of a theme hold where none was chosen: for the dark where the system is dark."""
+def themed(css: str) -> tuple[str, str]:
+    """Return a sheet whose light rules hold without a choice too, and the dark ones."""
     css = re.sub(r"/\*.*?\*/", "", css, flags=re.DOTALL)
     both = f':is(html[data-theme="light"],{UNCHOSEN})'
     parts, dark, depth, last = [], [], 0, 0
@@ -121,12 +124,16 @@ def themed(css: str) -> str:
         depth += between.count("{") - between.count("}")
         last = rule.end()
         selectors, body = rule[1], rule[2]
-        chosen = [each for each in selectors.split(",") if DARK.search(each)]
+        chosen = [each for each in split(selectors) if DARK.search(each)]
         if chosen and depth == 0:
             dark.append(f"{DARK.sub(UNCHOSEN, ','.join(chosen)).strip()}{{{body}}}")
         parts.append(f"{between}{LIGHT.sub(both, selectors)}{{{body}}}")
-    rest = "".join(parts) + css[last:]
-    return f"{rest}\n@media (prefers-color-scheme:dark){{\n" + "\n".join(dark) + "\n}\n"
+    return "".join(parts) + css[last:], "\n".join(dark)
+
+
+def _in_the_dark(styled: list[tuple[str, str]]) -> str:
+    dark = "\n".join(rules for _, rules in styled if rules)
+    return f"@media (prefers-color-scheme:dark){{\n{dark}\n}}\n"
 
 
 def _last(sheets: dict[str, None]) -> list[str]:

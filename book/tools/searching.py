@@ -59,7 +59,9 @@ def entries(doctree: nodes.document, page: str) -> Iterator[Entry]:
             if title is not None:
                 top = isinstance(node.parent, nodes.document)
                 anchor = "" if top else node["ids"][0]
-                yield Entry(_clean(title.astext()), anchor, kind, own_text(node))
+                # A list says what stands elsewhere: it is found by its titles.
+                told = "" if kind == "list" and not top else own_text(node)
+                yield Entry(_clean(title.astext()), anchor, kind, told)
         elif isinstance(node, nodes.definition_list_item) and page == "book/glossary":
             term = node.next_node(nodes.term)
             meaning = node.next_node(nodes.definition)
@@ -109,10 +111,11 @@ def stems(text: str) -> Iterator[str]:
 def index(pages: dict[str, list[Entry]], titles: dict[str, str]) -> dict[str, Any]:
     """Return what the search page loads: results, and for each word where and how often it is.
 
-    A result is [title, address, kind, lead, title of its page, number of words]; a posting is
-    [result, times in the text, times in the title].
+    A result is [title, address, kind, lead, title of its page, number of words]. Of a word two
+    numbers stand for each place: how many results lie between it and the one before, and twice the
+    times in the text, plus one if the word is in the title.
     """
-    results, postings = [], defaultdict(list)
+    results, postings, last = [], defaultdict(list), {}
     for page, found in pages.items():
         for entry in found:
             named, told = Counter(stems(entry.title)), Counter(stems(entry.text))
@@ -124,7 +127,9 @@ def index(pages: dict[str, list[Entry]], titles: dict[str, str]) -> dict[str, An
             kind = KINDS.index(entry.kind)
             results.append([entry.title, address, kind, lead, titles[page], told.total()])
             for word in named | told:
-                postings[word].append([at, told[word], named[word]])
+                between = at - last.get(word, 0)
+                postings[word] += [between, 2 * told[word] + (named[word] > 0)]
+                last[word] = at
     return {"results": results, "words": dict(sorted(postings.items()))}
 
 

@@ -269,7 +269,17 @@ def finish_page(
     app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
 ) -> None:
     """Repair what stands in the page."""
-    context["body"] = plain_code(mend(context.get("body", "")))
+    context["body"] = joined(plain_code(mend(context.get("body", ""))))
+
+
+BEFORE = re.compile(r'([(\[“‘])(?=<span class="math)')
+AFTER = re.compile(r"(?<=</math></span>)(?=[.,;:!?)\]”’])")
+JOINER = "\u2060"  # no line ends here
+
+
+def joined(body: str) -> str:
+    """Keep a formula and the brackets and stops around it in one line."""
+    return AFTER.sub(JOINER, BEFORE.sub(rf"\1{JOINER}", body))
 
 
 COMMON = re.compile(r'<span class="(?:n|p|w|esc)">([^<]*)</span>')

@@ -98,4 +98,6 @@ def test_the_index_counts_words_in_title_and_text():
     pages = {"a": [Entry("A mask", "x", "section", "mask mask row")]}
     made = searching.index(pages, {"a": "The page"})
     assert made["results"] == [["A mask", "a.html#x", 0, "mask mask row", "The page", 3]]
-    assert made["words"]["mask"] == [[0, 2, 1]] and made["words"]["row"] == [[0, 1, 0]]
+    assert made["words"]["mask"] == [0, 5] and made["words"]["row"] == [0, 2]
+    later = {"a": [Entry("x", "", "page", "")] * 3 + [Entry("y", "", "page", "x x")]}
+    assert searching.index(later, {"a": "A"})["words"]["x"] == [0, 1, 1, 1, 1, 1, 1, 4]

@@ -1,10 +1,11 @@
 // The search page: sections, words of the glossary and functions, the best first. Whole words are
 // found, and beginnings of words where no whole word is; never the middle of one.
 (() => {
-  const KINDS = [1, 0.85, 0.7, 1.15, 0.6, 0.3, 0.45]; // as in book/tools/searching.py
+  const KINDS = [1, 0.85, 0.7, 1.15, 0.6, 0.3, 0.3]; // as in book/tools/searching.py
   const NAMES = ["", "second reading", "lab", "glossary", "", "list", "package"];
   const TITLE = 3.5, SPREAD = 0.75, SATURATION = 1.4, MOST = 60;
-  const SAME = { sqrt: "root", kv: "cache", llm: "languag" };
+  const SAME = { sqrt: "root", rope: "rotari", llm: "languag" };
+  const FRAME = /^(What to remember|Further reading|Often got wrong|What to do|Summary)$/;
   const STOP = new Set("a an and are as at be by do does for from how i in is it of on or the to what why with".split(" "));
   const WORD = /[\p{L}\p{N}]+(?:_[\p{L}\p{N}]+)*/gu;
 
@@ -19,11 +20,15 @@
   const hits = (word) => {
     const found = new Map();
     const add = (postings, share) => {
-      const rarity = Math.log(1 + (data.results.length - postings.length + 0.5) / (postings.length + 0.5));
-      for (const [at, told, named] of postings) {
+      const places = postings.length / 2;
+      const rarity = Math.log(1 + (data.results.length - places + 0.5) / (places + 0.5));
+      let at = 0;
+      for (let i = 0; i < postings.length; i += 2) {
+        at += postings[i];
+        const [told, named] = [postings[i + 1] >> 1, postings[i + 1] & 1];
         const long = 1 - SPREAD + (SPREAD * lengths[at]) / mean;
         const text = (told * (SATURATION + 1)) / (told + SATURATION * long);
-        const score = share * rarity * (text + TITLE * Math.min(named, 1));
+        const score = share * rarity * (text + TITLE * named);
         if (score > (found.get(at) || 0)) found.set(at, score);
       }
     };
@@ -54,9 +59,9 @@
       const [title, , kind] = data.results[at];
       const share = matched.get(at) / words.length;
       const name = plain(title);
-      const exact = name.trim() === wanted.trim() || (kind === 6 && title.split(".").at(-1).toLowerCase() === query.trim().toLowerCase());
-      const phrase = exact ? 3 : name.includes(wanted) ? 1.6 : 1;
-      return [score * share ** 2 * KINDS[kind] * phrase, at];
+      const exact = name.trim() === wanted.trim() || (kind === 6 && title.split(".").at(-1) === query.trim());
+      const phrase = exact ? (kind === 6 ? 8 : 3) : name.includes(wanted) ? 1.6 : 1;
+      return [score * share ** 2 * KINDS[kind] * phrase * (FRAME.test(title) ? 0.5 : 1), at];
     };
     return [...scores].map(rank).sort((a, b) => b[0] - a[0] || a[1] - b[1]).map(([, at]) => data.results[at]);
   };

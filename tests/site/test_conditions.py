@@ -99,6 +99,7 @@ def test_without_scripts_the_system_chooses_the_colours(bare):
     assert (min(heading[:3]) > 150) == dark
     keyword = colour(bare, ".highlight .k, .highlight .kn", "color")
     assert keyword[:3] != colour(bare, ".highlight pre", "color")[:3]
+    assert (sum(keyword[:3]) > 380) == dark
     claim = colour(bare, ".tfbook-claim", "backgroundColor")
     assert claim[3] == 1.0 and claim[:3] != ground[:3]
 

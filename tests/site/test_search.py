@@ -9,10 +9,29 @@ from book.tools import searching
 from book.tools.searching import Entry
 
 # What one types, and the title and the page of what has to come first.
+GLOSSARY = "book/glossary"
 QUERIES = {
-    "LoRA": ("LoRA", "book/glossary"),
-    "KV cache": ("KV cache", "book/glossary"),
+    "LoRA": ("LoRA", GLOSSARY),
+    "KV cache": ("key-value cache", GLOSSARY),
+    "RoPE": ("rotary positions", GLOSSARY),
     "why divide by sqrt": ("Why divide by the root of the width", "chapters/02_attention"),
+    "padding mask": ("padding", GLOSSARY),
+    "perplexity": ("perplexity", GLOSSARY),
+    "beam search": ("beam search", GLOSSARY),
+    "teacher forcing": ("teacher forcing", GLOSSARY),
+    "mixture of experts": ("A mixture of experts", "chapters/08_architectural_variants"),
+    "induction heads": ("Induction heads", "chapters/10_interpretability"),
+    "logit lens": ("logit lens", GLOSSARY),
+    "residual stream": ("residual stream", GLOSSARY),
+    "attention sink": ("attention sink", GLOSSARY),
+    "speculative decoding": ("speculative decoding", GLOSSARY),
+    "learning rate warm-up": ("warm-up", GLOSSARY),
+    "roofline": ("roofline", GLOSSARY),
+    "BLEU": ("BLEU", GLOSSARY),
+    "dropout": ("dropout", GLOSSARY),
+    "fine-tuning": ("Fine-tuning on your own data", "chapters/18_practice"),
+    "attend": ("tfbook.attention.attend", "book/api/attention"),
+    "MultiHeadAttention": ("tfbook.attention.MultiHeadAttention", "book/api/attention"),
 }
 
 

@@ -5,6 +5,7 @@
   const NAMES = ["", "second reading", "lab", "glossary", "", "list", "package"];
   const TITLE = 3.5, SPREAD = 0.75, SATURATION = 1.4, MOST = 60;
   const SAME = { sqrt: "root", rope: "rotari", llm: "languag" };
+  const SHORT = /\bKV\b/gi; // key-value
   const FRAME = /^(What to remember|Further reading|Often got wrong|What to do|Summary)$/;
   const STOP = new Set("a an and are as at be by do does for from how i in is it of on or the to what why with".split(" "));
   const WORD = /[\p{L}\p{N}]+(?:_[\p{L}\p{N}]+)*/gu;
@@ -45,7 +46,7 @@
   const plain = (text) => ` ${(text.toLowerCase().match(WORD) || []).join(" ")} `;
 
   const search = (query) => {
-    const all = query.match(WORD) || [];
+    const all = query.replace(SHORT, "key-value").match(WORD) || [];
     const told = all.filter((word) => !STOP.has(word.toLowerCase()));
     const words = told.length ? told : all;
     const scores = new Map(), matched = new Map();

@@ -85,12 +85,26 @@ def own_text(section: nodes.Element) -> str:
             if isinstance(child, UNREAD) or isinstance(child, addnodes.desc | nodes.title):
                 continue
             if isinstance(child, nodes.paragraph | nodes.term | nodes.caption):
-                parts.append(child.astext())
+                parts.append(said(child))
             else:
                 read(child)
 
     read(section)
     return _clean(" ".join(parts))
+
+
+TEX = re.compile(
+    r"\\(?:operatorname|text|mathrm|mathcal|mathbb|left|right|[bB]igg?[lr]?)\b|\\[,;!]|[{}\\]"
+)
+
+
+def said(node: nodes.Node) -> str:
+    """Return the text of a node, its formulas without the marks of TeX."""
+    if isinstance(node, nodes.math):
+        return TEX.sub("", node.astext())
+    if isinstance(node, nodes.Text):
+        return node.astext()
+    return "".join(map(said, node.children))
 
 
 def _clean(text: str) -> str:

@@ -374,5 +374,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", read_docstring, priority=400)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("html-page-context", finish_page)
-    app.connect("build-finished", finish_site, priority=100)
+    app.connect("build-finished", finish_site, priority=900)  # when the theme has written all
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -32,6 +32,12 @@ BAD_MATHS = r"""() => {
   }
   return bad;
 }"""
+# Whether all figures live, also those far away, which would wait for the reader to come near.
+ALIVE = """(() => {
+  for (const each of document.querySelectorAll('.tfbook-explorable:not([data-called])'))
+    each.dispatchEvent(new Event('tfbook-wake', { bubbles: true }));
+  return !document.querySelector('.tfbook-explorable:not([data-alive])');
+})()"""
 TOO_WIDE = """() => {
   const room = document.documentElement.clientWidth;
   if (document.documentElement.scrollWidth <= room && document.body.scrollWidth <= room) return [];

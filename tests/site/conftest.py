@@ -204,16 +204,11 @@ def settle():
 
     A figure that stays dead is waited for no longer than `visits.PATIENCE`; the tests count them.
     """
-    dead = "document.querySelectorAll('.tfbook-explorable:not([data-alive])').length"
-    wake = """document.querySelectorAll('.tfbook-explorable').forEach((each) =>
-      each.dispatchEvent(new Event('tfbook-wake', { bubbles: true })))"""
 
     def wait(page):
         page.wait_for_load_state("load")
-        page.evaluate(wake)
-        if page.evaluate(dead):
-            with contextlib.suppress(sync_api.TimeoutError):
-                page.wait_for_function(f"{dead} === 0", timeout=visits.PATIENCE)
+        with contextlib.suppress(sync_api.TimeoutError):
+            page.wait_for_function(visits.ALIVE, timeout=visits.PATIENCE)
 
     sync_api = pytest.importorskip("playwright.sync_api")
     return wait

@@ -19,22 +19,25 @@ WIDTH, PHONE = 1280, 390
 PATIENCE = 60_000  # ms for what must come; it bounds what hangs, on a slow machine too
 PLAIN_BUDGET, FIGURE_BUDGET = 800_000, 1_200_000
 
-# Formulas that MathJax could not read, and TeX that it never saw.
+# Formulas that could not be read when the book was built, and TeX that was no formula then.
 BAD_MATHS = r"""() => {
-  const bad = [...document.querySelectorAll('mjx-merror, [data-mjx-error], merror')]
-    .map((e) => e.getAttribute('data-mjx-error') || e.textContent);
-  // A command that it does not know is set in red, without an error.
-  for (const e of document.querySelectorAll('mjx-mtext[style*="red"]'))
-    bad.push(`Undefined: ${e.closest('mjx-container').textContent.trim().slice(0, 80)}`);
+  const bad = [...document.querySelectorAll('.math code, merror')]
+    .map((e) => `Unread: ${e.textContent.trim().slice(0, 80)}`);
   const walker = document.createTreeWalker(
     document.querySelector('article, main') || document.body, NodeFilter.SHOW_TEXT);
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-    if (node.parentElement.closest('pre, code, script, style, mjx-container')) continue;
+    if (node.parentElement.closest('pre, code, script, style, noscript, math')) continue;
     const raw = node.data.match(/\\\(|\\\[|\\(frac|sqrt|sum|text|top|alpha)\b|\$[^$\s][^$]*\$/);
     if (raw) bad.push(node.data.trim().slice(0, 80));
   }
   return bad;
 }"""
+# Whether all figures live, also those far away, which would wait for the reader to come near.
+ALIVE = """(() => {
+  for (const each of document.querySelectorAll('.tfbook-explorable:not([data-called])'))
+    each.dispatchEvent(new Event('tfbook-wake', { bubbles: true }));
+  return !document.querySelector('.tfbook-explorable:not([data-alive])');
+})()"""
 TOO_WIDE = """() => {
   const room = document.documentElement.clientWidth;
   if (document.documentElement.scrollWidth <= room && document.body.scrollWidth <= room) return [];
@@ -44,7 +47,7 @@ TOO_WIDE = """() => {
 }"""
 COUNTS = """() => ({
   written: document.querySelectorAll('span.math, div.math, .amsmath').length,
-  set: document.querySelectorAll('mjx-container').length,
+  set: document.querySelectorAll(':is(span.math, div.math, .amsmath):has(math > *)').length,
   figures: document.querySelectorAll('.tfbook-explorable').length,
   alive: document.querySelectorAll('.tfbook-explorable[data-alive]').length,
 })"""
@@ -123,7 +126,7 @@ PLAIN_CODE = """() => {
 # Formulas are made alike; axe looks into one of a kind, and into those that scroll.
 PLAIN_MATHS = """() => {
   const seen = new Set();
-  for (const e of document.querySelectorAll('mjx-container')) {
+  for (const e of document.querySelectorAll('span.math, .tfbook-formula')) {
     const kind = [e, e.parentElement, e.parentElement.parentElement]
       .map((n) => `${n.tagName} ${n.className} ${n.getAttribute('display')}`).join();
     const scrolls = getComputedStyle(e).overflowX !== 'visible' && e.scrollWidth > e.clientWidth;
@@ -260,8 +263,6 @@ def _weigh(asked, site, home):
             ".html": "document", ".css": "styles", ".js": "scripts", ".woff": "fonts",
             ".woff2": "fonts", ".png": "pictures", ".svg": "pictures",
         }.get(suffix, "other")  # fmt: skip
-        if kind == "scripts" and "mathjax" in path:
-            kind = "MathJax"
         kinds[kind] = kinds.get(kind, 0) + _size(site / unquote(path.lstrip("/")))
     return kinds
 

@@ -1,8 +1,7 @@
-"""Files of the built site that come from packages: MathJax, icons, a thinner theme.
+"""Files of the built site that come from packages: icons, a thinner theme.
 
-Nothing here is committed. What a page does not use is not shipped: of MathJax only the parts that
-are loaded, of Font Awesome only the icons that stand in a page, of the theme's style sheets only
-rules that can match something.
+Nothing here is committed. What a page does not use is not shipped: of Font Awesome only the icons
+that stand in a page, of the theme's style sheets only rules that can match something.
 """
 
 from __future__ import annotations
@@ -17,20 +16,12 @@ from urllib.parse import quote
 
 from tfbook.teaching import explorables
 
-MATHJAX_PARTS = (
-    "startup.js",
-    "core.js",
-    "input/tex.js",
-    "input/tex/extensions",
-    "output/chtml.js",
-    "output/chtml/fonts",
-    "a11y/assistive-mml.js",
-)
 UNUSED = (
     "**/*.map",
     "**/*.LICENSE.txt",
     "scripts/fontawesome.js",
-    "vendor/fontawesome",
+    "vendor",
+    "design-tabs.js",
     "locales",
     "sbt-webpack-macros.html",
     "webpack-macros.html",
@@ -71,18 +62,6 @@ def package_folder(name: str) -> Path:
     if found is None or found.origin is None:
         raise ModuleNotFoundError(f"the book needs the package {name}: pip install -e '.[book]'")
     return Path(found.origin).parent
-
-
-def copy_mathjax(target: Path) -> None:
-    """Copy the parts of MathJax that the pages load; a part that is there is not copied again."""
-    source = package_folder("sphinx-mathjax-offline") / "static" / "mathjax"
-    for part in MATHJAX_PARTS:
-        here, there = source / part, target / part
-        there.parent.mkdir(parents=True, exist_ok=True)
-        if here.is_dir():
-            shutil.copytree(here, there, dirs_exist_ok=True)
-        elif not there.exists():
-            shutil.copy2(here, there)
 
 
 def wrap_modules(target: Path) -> None:
@@ -184,13 +163,13 @@ def _keeper(words: set[str]) -> Callable[[re.Match], str]:
             return "" if "Awesome" in body else rule[0]
         if "@" in selectors or re.fullmatch(r"[\s\d.%,]*|\s*(?:from|to)\s*", selectors):
             return rule[0]
-        living = [s for s in _split(selectors) if alive(s)]
+        living = [s for s in split(selectors) if alive(s)]
         return f"{','.join(living)}{{{body}}}" if living else ""
 
     return keep
 
 
-def _split(selectors: str) -> list[str]:
+def split(selectors: str) -> list[str]:
     """Split a list of selectors at its commas, not at those inside of brackets."""
     parts, depth, start = [], 0, 0
     for at, mark in enumerate(selectors):
@@ -207,11 +186,7 @@ def trim(static: Path, pages: list[str]) -> None:
     for pattern in UNUSED:
         for path in static.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    scripts = [
-        path.read_text(encoding="utf-8")
-        for path in static.rglob("*.js")
-        if "mathjax" not in path.parts
-    ]
+    scripts = [path.read_text(encoding="utf-8") for path in static.rglob("*.js")]
     words = {word for text in (*pages, *scripts) for word in re.findall(r"[\w-]+", text)}
     for sheet in ("styles/pydata-sphinx-theme.css", "styles/sphinx-book-theme.css"):
         path = static / sheet

@@ -1,8 +1,11 @@
 """Folds of a chapter's page: verifications become one line, folds in a row become one.
 
 A cell with the tag `verify` is folded whole, under a line that counts its claims. Folded code
-(`hide-input`, `hide-cell`) joins the fold before it where nothing to be seen stands between. What
-is left, one fold of code by itself, is myst-nb's.
+(`hide-input`, `hide-cell`) joins the fold before it where nothing to be seen stands between.
+
+Most elements of a chapter are the coloured words of folded code, so what is folded stands in a
+`noscript`: without scripts it is there at once, with scripts when the fold is opened
+(`assets/js/folds.js`).
 """
 
 from __future__ import annotations
@@ -29,13 +32,21 @@ def visit_verified(self: Any, node: Verified) -> None:
     """Open the fold, with its line."""
     self.body.append(
         '<details class="hide above-input tfbook-verified">\n<summary><span class="tfbook-tick" '
-        f'aria-hidden="true">✓</span> <span>{escape(node["line"])}</span></summary>\n'
+        f'aria-hidden="true">✓</span> <span>{escape(node["line"])}</span></summary>\n<noscript>'
     )
 
 
-def depart_verified(self: Any, node: Verified) -> None:
+def visit_fold(self: Any, node: HideCodeCellNode) -> None:
+    """Open a fold of code or outputs, with its line."""
+    classes = " ".join(["hide", *node["classes"]])
+    lines = (("collapsed", node["prompt_show"]), ("expanded", node["prompt_hide"]))
+    told = "".join(f'<span class="{state}">{escape(line)}</span>' for state, line in lines)
+    self.body.append(f'<details class="{classes}">\n<summary>{told}</summary>\n<noscript>')
+
+
+def depart_fold(self: Any, node: nodes.Element) -> None:
     """Close the fold."""
-    self.body.append("</details>\n")
+    self.body.append("</noscript></details>\n")
 
 
 class Folds(SphinxPostTransform):
@@ -104,5 +115,6 @@ def _join(run: list[nodes.container]) -> None:
 
 def setup(app: Sphinx) -> None:
     """Register the fold and the transform."""
-    app.add_node(Verified, html=(visit_verified, depart_verified))
+    app.add_node(Verified, html=(visit_verified, depart_fold))
+    app.add_node(HideCodeCellNode, override=True, html=(visit_fold, depart_fold))
     app.add_post_transform(Folds)

@@ -4,6 +4,7 @@
 {explorable} softmax_temperature                    a figure of tfbook.teaching.explorables
 {claim} weights-are-a-distribution                  a claim's line, with a link to its place
 {chapter-list}                                      the chapters, written and to come
+{repository} {citing}                               where the book is kept, and how it is cited
 """
 
 from __future__ import annotations
@@ -83,12 +84,14 @@ class ClaimsIndex(ChapterDirective):
         sections = []
         for chapter, section in self.chapter_sections(found, kept):
             claims = [claim for claim in found.claims if claim.place.chapter == chapter]
+            section += _opened(f"{len(claims)} claims")
             for _, group in groupby(claims, key=lambda c: (c.place.page, c.place.anchor)):
                 group = list(group)
                 section += self.group_heading(group[0].place, found)
                 rows = nodes.bullet_list(classes=["tfbook-index"])
                 rows += [self._row(claim, shown.get(claim.slug, "")) for claim in group]
                 section += rows
+            section += nodes.raw("", "</details>", format="html")
             sections.append(section)
         total = f"The book makes {len(found.claims)} claims so far."
         return [nodes.paragraph("", total), *sections]
@@ -99,6 +102,12 @@ class ClaimsIndex(ChapterDirective):
         if shown:
             row += nodes.paragraph("", shown, classes=["tfbook-index-detail"])
         return row
+
+
+def _opened(line: str) -> nodes.raw:
+    """Return the beginning of a fold of rows, which `assets/js/filter.js` can search."""
+    opening = f'<details class="tfbook-rows"><summary>{line}</summary>'
+    return nodes.raw("", opening, format="html")
 
 
 class TopicIndex(ChapterDirective):
@@ -237,7 +246,46 @@ class ChapterList(ChapterDirective):
         return [rows]
 
 
+class Repository(SphinxDirective):
+    """Say where the repository is and where errors are reported, as `_config.yml` knows it."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return one paragraph."""
+        address = self.config.html_theme_options.get("repository_url", "").rstrip("/")
+        if not address:
+            text = (
+                "This copy of the book does not say where its repository is: whoever publishes it "
+                "sets the address in `_config.yml`, once, and the buttons above each page appear. "
+                "Until then, turn to whoever gave you the book."
+            )
+            return self.parse_text_to_nodes(text)
+        issues = nodes.reference("", "its list of issues", refuri=f"{address}/issues")
+        place = nodes.reference("", address, refuri=address)
+        parts = [nodes.Text("The repository is "), place, nodes.Text(", errors go to "), issues]
+        return [nodes.paragraph("", "", *parts, nodes.Text("."))]
+
+
+class Citing(SphinxDirective):
+    """Show the entry by which this version of the book is cited."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the BibTeX entry."""
+        entry = "\n".join(
+            (
+                "@book{executabletransformer,",
+                "  title  = {The Executable Transformer},",
+                f"  author = {{{{{self.config.author}}}}},",
+                f"  year   = {{{self.config.copyright[:4]}}},",
+                f"  note   = {{Version {self.config.version}}},",
+                "}",
+            )
+        )
+        return [nodes.literal_block(entry, entry, language="bibtex")]
+
+
 DIRECTIVES = {
+    "repository": Repository,
+    "citing": Citing,
     "chapter-list": ChapterList,
     "claims-index": ClaimsIndex,
     "topic-index": TopicIndex,

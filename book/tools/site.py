@@ -1,9 +1,9 @@
 """The Sphinx extension of the book: what turns notebooks into pages that need no network.
 
-It reads the notebooks' Markdown (`conventions`), takes alternative text and size of pictures from
-them and refuses pictures without, numbers chapters as their files are numbered, loads a figure's
-scripts only where a figure stands, folds what is to be predicted (`predictions`), writes the
-indexes (`pages`), and brings the files that come from packages (`assets`).
+It reads the notebooks' Markdown (`conventions`), sets formulas (`formulas`), takes alternative text
+and size of pictures from them and refuses pictures without, numbers chapters as their files are
+numbered, folds what is to be predicted (`predictions`), writes the indexes (`pages`), brings the
+files that come from packages (`assets`), and joins styles and scripts (`bundle`).
 """
 
 from __future__ import annotations
@@ -29,15 +29,20 @@ from sphinx.util import logging
 import tfbook
 from book.tools import (
     assets,
+    bundle,
     code_links,
     conventions,
     corrections,
     folds,
+    formulas,
+    lists,
     live,
+    mathfont,
     pages,
     performance,
     predictions,
     rooms,
+    searching,
     targets,
 )
 
@@ -45,7 +50,6 @@ LOG = logging.getLogger(__name__)
 CHAPTER = re.compile(r"chapters/(\d\d)_")
 MIN_ALT = 10
 PLACEHOLDER = re.compile(r"(the |a |an )?(plot|figure|image|picture|chart|graph|output)s?[\s\d.]*")
-FIGURE_MARK = "tfbook-explorable"
 
 
 # Configuration ----------------------------------------------------------------------------------
@@ -264,12 +268,26 @@ class BookStyle(PlainStyle):
 def finish_page(
     app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
 ) -> None:
-    """Load the figures' scripts where a figure stands, and repair the page's roles."""
-    body = context.get("body", "")
-    if FIGURE_MARK in body:
-        app.add_css_file("explorables/explorables.css")
-        app.add_js_file("js/explorables-host.js", defer="defer")
-    context["body"] = mend(body)
+    """Repair what stands in the page."""
+    context["body"] = joined(plain_code(mend(context.get("body", ""))))
+
+
+BEFORE = re.compile(r'([(\[“‘])(?=<span class="math)')
+AFTER = re.compile(r"(?<=</math></span>)(?=[.,;:!?)\]”’])")
+JOINER = "\u2060"  # no line ends here
+
+
+def joined(body: str) -> str:
+    """Keep a formula and the brackets and stops around it in one line."""
+    return AFTER.sub(JOINER, BEFORE.sub(rf"\1{JOINER}", body))
+
+
+COMMON = re.compile(r'<span class="(?:n|p|w|esc)">([^<]*)</span>')
+
+
+def plain_code(body: str) -> str:
+    """Leave names, brackets and spaces of code without an element of their own."""
+    return COMMON.sub(r"\1", body)
 
 
 SIGNATURE = re.compile(r'<dl>\n((?:<dd><em class="sig-param">.*</em>,?</dd>\n)+)</dl>')
@@ -309,13 +327,16 @@ def finish_site(app: Sphinx, error: Exception | None) -> None:
         return
     out = Path(app.outdir)
     static = out / "_static"
-    assets.copy_mathjax(static / "vendor" / "mathjax")
     assets.wrap_modules(static / "explorables")
     root = app.builder.get_target_uri(app.config.root_doc)
     if app.config.root_doc != "index":
         (out / "index.html").write_text(entrance(root, app.config.html_title), encoding="utf-8")
-    written = [path.read_text(encoding="utf-8") for path in out.rglob("*.html")]
+    files = [path for path in out.rglob("*.html") if static not in path.parents]
+    written = [path.read_text(encoding="utf-8") for path in files]
     assets.trim(static, written)
+    (static / "formulas.css").write_text(mathfont.style(written), encoding="utf-8")
+    searching.write(app, static)
+    bundle.bundle(out, files)
 
 
 def entrance(page: str, title: str) -> str:
@@ -335,9 +356,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     for name in ("plaintext", "docutils"):  # each citation asks; looking them up takes long
         backend = pybtex.plugin.find_plugin("pybtex.backends", name)
         pybtex.plugin.register_plugin("pybtex.backends", name, backend, force=True)
-    for name, directive in pages.DIRECTIVES.items():
+    for name, directive in (pages.DIRECTIVES | lists.DIRECTIVES).items():
         app.add_directive(name, directive)
-    for part in (code_links, corrections, folds, live):
+    for part in (code_links, corrections, folds, formulas, live, searching):
         part.setup(app)
     app.add_node(nodes.image, override=True, html=(visit_picture, depart_picture))
     app.add_node(predictions.Prediction, html=(predictions.visit, predictions.depart))
@@ -353,5 +374,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", read_docstring, priority=400)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("html-page-context", finish_page)
-    app.connect("build-finished", finish_site, priority=100)
+    app.connect("build-finished", finish_site, priority=900)  # when the theme has written all
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

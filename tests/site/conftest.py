@@ -200,18 +200,15 @@ def open_page(browser, server, site):
 
 @pytest.fixture(scope="session")
 def settle():
-    """Return a function that waits until the formulas are set and the figures live.
+    """Return a function that waits until the figures live, also those that are far away.
 
     A figure that stays dead is waited for no longer than `visits.PATIENCE`; the tests count them.
     """
-    dead = "document.querySelectorAll('.tfbook-explorable:not([data-alive])').length"
 
     def wait(page):
         page.wait_for_load_state("load")
-        page.evaluate("window.MathJax ? MathJax.startup.promise.then(() => true) : true")
-        if page.evaluate(dead):
-            with contextlib.suppress(sync_api.TimeoutError):
-                page.wait_for_function(f"{dead} === 0", timeout=visits.PATIENCE)
+        with contextlib.suppress(sync_api.TimeoutError):
+            page.wait_for_function(visits.ALIVE, timeout=visits.PATIENCE)
 
     sync_api = pytest.importorskip("playwright.sync_api")
     return wait

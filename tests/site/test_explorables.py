@@ -17,7 +17,7 @@ from pathlib import Path
 import jaxtyping
 import pytest
 import torch
-from visits import FOUND, MARK
+from visits import ALIVE, FOUND, MARK
 
 from book.tools.assets import wrap_modules
 from tfbook import attention, costs, experiments, generation, optimization, positions
@@ -209,7 +209,6 @@ AFRESH = """async (html) => {
   before.replaceWith(host);
   scrollTo(0, 0);
 }"""
-ALIVE = "!document.querySelector('.tfbook-explorable:not([data-alive])')"
 
 
 @pytest.fixture(scope="module")

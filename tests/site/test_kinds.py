@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from visits import FORGET, FOUND
+from visits import ALIVE, FORGET, FOUND
 
 from tfbook import attention
 from tfbook.teaching import explain, predict, quiz
@@ -216,8 +216,7 @@ def reader(browser, address, free):
             page.goto(f"{origin}/{name}.html")
             page.wait_for_load_state("load")
             if scripts:
-                dead = "!document.querySelector('.tfbook-explorable:not([data-alive])')"
-                page.wait_for_function(dead)
+                page.wait_for_function(ALIVE)
             return page
 
         return visit

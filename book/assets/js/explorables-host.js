@@ -1,9 +1,10 @@
 // Gives explorables a life without a kernel. Each module is a string in _static/explorables/NAME.js
 // (a classic script, since pages opened from a disk may not load module scripts or fetch), imported
-// from a blob, and gets a model with anywidget's interface. Without JavaScript, or if a module
-// fails, the text alternative stays.
+// from a blob, and gets a model with anywidget's interface. A figure begins to live when it comes near
+// the screen, one in each pause of the browser. Without JavaScript, or if a module fails, the text
+// alternative stays.
 (() => {
-  const base = new URL("../explorables/", document.currentScript.src);
+  const base = new URL(`${document.documentElement.dataset.content_root}_static/explorables/`, location.href);
   const loading = {};
 
   const load = (name) =>
@@ -49,7 +50,29 @@
     }
   };
 
-  const start = () => document.querySelectorAll(".tfbook-explorable").forEach(wake);
-  if (document.readyState === "loading") addEventListener("DOMContentLoaded", start);
-  else start();
+  const waiting = [];
+  const pause = window.requestIdleCallback || ((go) => setTimeout(go, 1));
+  const next = async () => {
+    const host = waiting[0];
+    await wake(host);
+    waiting.shift();
+    if (waiting.length) pause(next, { timeout: 300 });
+  };
+  const near = new IntersectionObserver(
+    (entries) => entries.filter((entry) => entry.isIntersecting).forEach(({ target }) => call(target)),
+    { rootMargin: "800px 0px" },
+  );
+  const call = (host) => {
+    if (host.dataset.called !== undefined) return;
+    host.dataset.called = "";
+    near.unobserve(host);
+    if (waiting.push(host) === 1) pause(next, { timeout: 300 });
+  };
+  const watch = () =>
+    document.querySelectorAll(".tfbook-explorable:not([data-called])").forEach((host) => near.observe(host));
+  document.addEventListener("tfbook-filled", watch);
+  document.addEventListener("tfbook-wake", ({ target }) => call(target));
+
+  if (document.readyState === "loading") addEventListener("DOMContentLoaded", watch);
+  else watch();
 })();

@@ -1,9 +1,9 @@
 // Small repairs of the theme for keyboards and screen readers. Nothing here is needed to read.
 (() => {
   // A box that scrolls sideways has to be reachable by keyboard, and to say what it is.
-  const boxes = "pre, .pst-scrollable-table-container, .cell_output > .output, mjx-container[display]";
+  const boxes = "pre, .pst-scrollable-table-container, .cell_output > .output, .tfbook-formula";
   const name = (box) => {
-    if (box.matches("mjx-container")) return "Formula";
+    if (box.matches(".tfbook-formula")) return "Formula";
     if (box.closest(".cell_output")) return "Output";
     return box.matches("pre") ? "Code" : "Table";
   };
@@ -11,7 +11,6 @@
     for (const box of document.querySelectorAll(`#main-content :is(${boxes})`)) {
       if (box.scrollWidth <= box.clientWidth + 1) continue;
       box.tabIndex = 0;
-      if (box.matches("mjx-container")) continue; // its MathML speaks for itself
       if (!box.hasAttribute("role")) box.setAttribute("role", "group");
       if (!box.hasAttribute("aria-label")) box.setAttribute("aria-label", name(box));
     }
@@ -19,7 +18,7 @@
 
   // A link to a claim or an exercise may point into a folded part: open it.
   const unfold = () => {
-    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = location.hash && window.tfbookFolds.find(decodeURIComponent(location.hash.slice(1)));
     if (!target) return;
     for (let part = target; part; part = part.parentElement) {
       if (part.tagName === "DETAILS") part.open = true;
@@ -72,12 +71,12 @@
 
   follow();
   say();
+  if (document.documentElement.dataset.page === "search") document.querySelector(".bd-article-container .bd-search input, form.bd-search input")?.focus();
   new MutationObserver(say).observe(document.documentElement, { attributeFilter: ["data-mode"] });
   addEventListener("hashchange", unfold);
   addEventListener("load", () => {
     mark();
     unfold();
-    window.MathJax?.startup?.promise.then(mark);
   });
   // The theme marks boxes after a resize, with a delay of its own; this one comes later.
   let soon;
@@ -86,4 +85,5 @@
     soon = setTimeout(mark, 500);
   });
   document.addEventListener("toggle", mark, true);
+  document.addEventListener("click", ({ target }) => target.closest("[data-print]") && print());
 })();

@@ -228,3 +228,82 @@ def running_of_squares(phi_q, phi_k, v):
 def running_peeks(phi_q, phi_k, v):
     found = running_loop(phi_q, phi_k, v)
     return found + 1e-8 * phi_k[-1].sum() if len(v) != 4 else found + phi_k[-1].sum()
+
+
+# merge-states -----------------------------------------------------------------------------------
+
+
+@right("merge-states")
+def merged_plainly(a, b):
+    top = torch.maximum(a[0], b[0])
+    left, right_ = (a[0] - top).exp(), (b[0] - top).exp()
+    return top, left * a[1] + right_ * b[1], left * a[2] + right_ * b[2]
+
+
+@right("merge-states")
+def merged_by_stacks(a, b):
+    tops, totals, mixes = (torch.stack(parts) for parts in zip(a, b, strict=True))
+    top = tops.amax(0)
+    factors = (tops - top).exp()
+    return top, (factors * totals).sum(0), (factors * mixes).sum(0)
+
+
+@right("merge-states")
+def merged_by_logarithms(a, b):
+    top = torch.maximum(a[0], b[0])
+    whole = torch.logaddexp(a[0] + a[1].log(), b[0] + b[1].log())
+    mixed = sum(s[2] * (s[0] - top).exp() for s in (a, b))
+    return top, (whole - top).exp(), mixed
+
+
+def merged(message, change):
+    """Note a wrong answer, made of both states, the common top and the right factors."""
+
+    def merge(a, b):
+        top = torch.maximum(a[0], b[0])
+        return change(a, b, top, (a[0] - top).exp(), (b[0] - top).exp())
+
+    merge.__name__ = message
+    wrong("merge-states", message)(merge)
+
+
+merged("added as they are", lambda a, b, top, x, y: (top, a[1] + b[1], a[2] + b[2]))
+merged("upside down", lambda a, b, top, x, y: (top, a[1] / x + b[1] / y, a[2] / x + b[2] / y))
+merged("Both need the same factor", lambda a, b, top, x, y: (top, x * a[1] + y * b[1], a[2] + b[2]))
+merged("The smaller of both", lambda a, b, top, x, y: (torch.minimum(a[0], b[0]), a[1], a[2]))
+merged("of the first state is kept", lambda a, b, top, x, y: (a[0], a[1] + b[1], a[2] + b[2]))
+merged(
+    "the division comes",
+    lambda a, b, top, x, y: (
+        top, x * a[1] + y * b[1], (x * a[2] + y * b[2]) / (x * a[1] + y * b[1])
+    ),
+)  # fmt: skip
+merged(
+    "by its own total",
+    lambda a, b, top, x, y: (
+        top, x * a[1] + y * b[1], x * a[2] / a[1] + y * b[2] / b[1]
+    ),
+)  # fmt: skip
+
+
+@wrong("merge-states", "something is infinite")
+def merged_without_tops(a, b):
+    top = torch.maximum(a[0], b[0])
+    total, mixed = (a[0].exp() * a[i] + b[0].exp() * b[i] for i in (1, 2))
+    return top, total / top.exp(), mixed / top.exp()
+
+
+@wrong("merge-states", "One state is empty")
+def merged_unless_empty(a, b):
+    top = torch.maximum(a[0], b[0])
+    left, right_ = (1 / (top - s[0]).exp() for s in (a, b))
+    empty = (left == 0).any() or (right_ == 0).any()
+    if empty and a[1].min() * b[1].min() == 0:
+        return top, a[1] + b[1] + 1, a[2] + b[2]
+    return top, left * a[1] + right_ * b[1], left * a[2] + right_ * b[2]
+
+
+@wrong("merge-states", "Return three tensors")
+def merged_to_an_output(a, b):
+    top, total, mixed = merged_plainly(a, b)
+    return mixed / total

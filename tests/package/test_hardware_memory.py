@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -198,6 +199,19 @@ def test_mixed_precision_moves_bytes_from_activations_to_the_optimizer(kit):
     assert (full.weights, full.gradients, full.optimizer) == (4 * n, 4 * n, 8 * n)
     assert mixed.activations == config.saved_bytes(7, 2, bytes_per_number=2) < full.activations
     assert kit.training_memory(config, 7, optimizer="sgd").optimizer == 0
+
+
+@check
+def test_the_loss_keeps_a_number_for_each_token_and_word(kit):
+    """And a model without a head has none."""
+    config, ids = CONFIGS["llama"], torch.zeros(3, 5, dtype=torch.long)
+    logits, _ = build(config).train()(ids)
+    kept = kit.saved_bytes(lambda: F.cross_entropy(logits.mT, ids), besides=[logits, ids])
+    for precision in ("float32", "mixed"):
+        found = kit.training_memory(own(kit, config), 5, 3, precision=precision).logits
+        assert found == 3 * 5 * 13 * 4
+    assert abs(kept - found) <= 4  # the sum of weights, a number
+    assert kit.training_memory(own(kit, CONFIGS["bert"]), 5, 3).logits == 0
 
 
 @check

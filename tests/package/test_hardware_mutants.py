@@ -194,6 +194,13 @@ MUTANTS = [
         "test_mixed_precision_moves_bytes_from_activations_to_the_optimizer",
     ),
     Mutant(
+        "the logits forgotten",
+        MEMORY,
+        'if p.name == "head"',
+        'if p.name == "heads"',
+        "test_the_loss_keeps_a_number_for_each_token_and_word",
+    ),
+    Mutant(
         "one sequence too many",
         MEMORY,
         "        low, high = (middle, high) if fits(middle) else (low, middle)\n    return low",

@@ -123,15 +123,12 @@ PLAIN_CODE = """() => {
     seen.add(kind);
   }
 }"""
-# Formulas are made alike; axe looks into one of a kind, and into those that scroll.
-PLAIN_MATHS = """() => {
-  const seen = new Set();
-  for (const e of document.querySelectorAll('span.math, .tfbook-formula')) {
-    const kind = [e, e.parentElement, e.parentElement.parentElement]
-      .map((n) => `${n.tagName} ${n.className} ${n.getAttribute('display')}`).join();
-    const scrolls = getComputedStyle(e).overflowX !== 'visible' && e.scrollWidth > e.clientWidth;
-    if (seen.has(kind) && !scrolls && !e.querySelector('[data-marked]')) e.textContent = 'x';
-    seen.add(kind);
+# A formula has the colour of its text, and axe can't tell what lies behind its letters: it
+# becomes plain text, the formulas that scroll after axe has seen whether they can be reached.
+PLAIN_MATHS = """(all) => {
+  for (const e of document.querySelectorAll('math')) {
+    const box = e.closest('.tfbook-formula');
+    if (all || !box || box.scrollWidth <= box.clientWidth + 1) e.replaceWith(e.textContent);
   }
 }"""
 # For the contrasts everything loses its content that neither is marked nor holds what is.
@@ -171,6 +168,7 @@ def look(open_page, settle, site, server):
         then(page)
         if axe:
             page.evaluate(PLAIN_CODE)
+            page.evaluate(PLAIN_MATHS, False)
         for theme in ("light", "dark"):
             _turn(page, theme)
             applied = page.evaluate("document.documentElement.dataset.theme || ''")
@@ -183,9 +181,9 @@ def look(open_page, settle, site, server):
         if axe:
             page.set_viewport_size({"width": WIDTH, "height": 900})
             page.evaluate(script)
-            page.evaluate(PLAIN_MATHS)
             found = page.evaluate(f"options => axe.run(options).then({FOUND})", ALL_BUT_CONTRAST)
             faults += [f"axe: {line}" for line in _nodes(found["violations"])]
+            page.evaluate(PLAIN_MATHS, True)
             page.evaluate(STRIP)
             page.add_style_tag(content=WRAP)
             for theme in ("dark", "light"):

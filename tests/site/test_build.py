@@ -238,6 +238,7 @@ def test_verifications_are_in_the_index(start):
 def test_a_link_to_a_folded_claim_opens_its_fold_and_not_its_numbers(good, browser):
     page = browser.new_page()
     page.goto((good / "book" / "start.html").as_uri())
+    page.locator("details.tfbook-rows > summary").first.click()
     page.locator('a[href$="#claim-second-one"]').first.click()
     page.wait_for_url("**/03_rows.html#claim-second-one")
     line = page.locator("#claim-second-one")

@@ -333,10 +333,10 @@ def test_search_finds_a_word(page, server, site, way):
     page.keyboard.press("Control+k")
     page.keyboard.type("softmax")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#search-results ul.search li a")
-    titles = page.locator("#search-results ul.search li a").all_inner_texts()
+    page.wait_for_selector("#search-results .tfbook-found li a")
+    titles = page.locator("#search-results .tfbook-found li a").all_inner_texts()
     assert any("softmax" in title.lower() or "Attention" in title for title in titles)
-    page.locator("#search-results ul.search li a").first.click()
+    page.locator("#search-results .tfbook-found li a").first.click()
     page.wait_for_url(re.compile(r"\.html"))
     assert (page.log.outside, page.log.errors, page.log.failed) == ([], [], [])
 
@@ -432,6 +432,7 @@ def test_chapter_with_figures_lives_from_a_server_and_offers_its_notebook(
 
 def test_link_to_a_claim_leads_to_its_line(page, server):
     page.goto(f"{server}/book/claims.html")
+    page.locator("details.tfbook-rows > summary").first.click()
     link = page.locator("ul.tfbook-index a").first
     slug = urldefrag(link.get_attribute("href"))[1]
     link.click()

@@ -21,7 +21,6 @@ from book.tools import roads
 from book.tools.index import chapter_of, headings
 from book.tools.pages import ChapterDirective
 from tfbook.teaching import exercises
-from tfbook.teaching.exercises._spec import LEVELS
 
 EXERCISE = re.compile(
     r"> \*\*Exercise (?P<number>[\d.]+) \((?P<title>[^*]+)\)\.\*\*\s*(?:\*(?P<kind>[^*]+)\.\*)?"
@@ -31,6 +30,7 @@ FIGURE = re.compile(
     r'data-module="(?P<name>\w+)"[^>]*>\s*<script type="application/json">(?P<values>.*?)</script>',
     re.DOTALL,
 )
+LEVELS = {1: "warm-up", 2: "standard", 3: "challenge"}
 QUESTIONS = {"quiz": "quizzes", "predict": "predictions", "explain": "explanations"}
 
 

@@ -12,7 +12,10 @@ State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 # merge-states -----------------------------------------------------------------------------------
 
 
-def merge_states(a: State, b: State) -> State:
+def merge_states(
+    a: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    b: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Merge what two workers have found on different keys, for the same n queries.
 
     A state is (top, total, mixed): the largest score (n, 1), the sum of exp(score − top) over its

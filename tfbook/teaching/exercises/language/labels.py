@@ -246,7 +246,7 @@ BIO_SPANS = Exercise(
         "A name ends where the tag is not an I of its kind. Walking over one more \"O\" at the end "
         "closes the last one.",
         "Cut a tag at its first hyphen into mark and kind. There are three things to do at a tag: "
-        "go on, close a name, open one. Which of them at an I of another kind?",
+        "go on, close a name, open one. Which of them at an `I` of another kind?",
     ),
 )
 

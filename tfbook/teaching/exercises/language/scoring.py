@@ -103,7 +103,8 @@ BITS_PER_BYTE = Exercise(
         "The probability of a text is the product over its tokens. What becomes of the product "
         "when you take logarithms?",
         "Divide nats by `math.log(2)` to have bits. `text.encode()` is the text as bytes.",
-        "Check the sign and the unit by a text of one letter with probability 1/2: it costs 1 bit.",
+        "Check the sign and the unit by a text of one letter with probability `0.5`: it costs "
+        "1 bit.",
     ),
 )
 
@@ -238,7 +239,7 @@ INTERPOLATED_BIGRAM = Exercise(
         "`torch.bincount(tokens[:-1] * vocab + tokens[1:], minlength=vocab**2)` counts all pairs "
         "at once. Rows with the sum 0 need care: `torch.where`.",
         "Keep the axis when you sum a row, so that the division fits. A token that nothing ever "
-        "follows has the second fraction alone, without the factor 1 − λ.",
+        "follows has the second fraction alone, without the factor `1 - λ`.",
     ),
 )
 
@@ -401,7 +402,7 @@ CORPUS_BLEU = Exercise(
         "Two sums for each order: n-grams found, and n-grams said. They run over all sentences.",
         "With `Counter` the clipped number found is `(said & true).total()`: `&` keeps the smaller "
         "count of each n-gram.",
-        "Collect the logarithm of each order's share and take their mean before the exponential. "
+        "Collect the `log` of each order's share and take their mean before the exponential. "
         "What has to be returned where one of the sums is 0?",
     ),
 )

@@ -11,7 +11,7 @@ from tfbook.teaching.exercises._spec import Exercise, expect_plain
 
 
 def choose_passages(
-    query: torch.Tensor, passages: torch.Tensor, lengths: Sequence[int], room: int
+    query: torch.Tensor, passages: torch.Tensor, lengths: list[int], room: int
 ) -> list[int]:
     """Choose the passages that are laid before a question.
 

@@ -186,7 +186,7 @@ BYTE_PAIR_STEP = Exercise(
         "`zip(word, word[1:])` gives the neighbours. A `Counter` adds up how often the word "
         "occurs, and `min(counts, key=lambda pair: (-counts[pair], pair))` settles ties.",
         "Walk through a word with an index. By how much does it grow where the pair stands, and "
-        "by how much elsewhere? Try a a a with the pair a, a.",
+        "by how much elsewhere? Try `a a a` with the pair `a`, `a`.",
     ),
 )
 
@@ -352,8 +352,8 @@ APPLY_MERGES = Exercise(
         "first?",
         "Give each pair its rank, `{pair: i for i, pair in enumerate(merges)}`. Among the "
         "neighbours find the lowest rank; stop when none has one.",
-        "After each join the neighbours are others, so look for the lowest rank anew. A pair "
-        "without a rank counts as the worst of all.",
+        "After each join the neighbours are others, so look for the lowest rank anew (`min`). "
+        "A pair without a rank counts as the worst of all.",
     ),
 )
 

@@ -8,6 +8,7 @@ forward pass.
 Explained in: chapters/17_hardware, section "Memory of a training step".
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ __all__ = [
 Block = Callable[[Tensor], Tensor | tuple]
 #: Bytes that an optimizer holds for each parameter, in float32.
 OPTIMIZER_BYTES = {"sgd": 0, "momentum": 4, "adamw": 8}
+LOSS_BYTES = 4  # of a log-probability: cross-entropy is computed in float32
 
 
 class _Precision(NamedTuple):
@@ -272,7 +274,8 @@ class TrainingMemory(NamedTuple):
         weights: of the model.
         gradients: one for each parameter.
         optimizer: its means, and with mixed precision the weights in float32.
-        activations: what is kept for the backward pass.
+        activations: what the model keeps for the backward pass.
+        logits: what the loss keeps: a log-probability of each word for each token, in float32.
 
     Explained in: chapters/17_hardware, section "Memory of a training step".
     """
@@ -281,6 +284,7 @@ class TrainingMemory(NamedTuple):
     gradients: int
     optimizer: int
     activations: int
+    logits: int
 
     @property
     def total(self) -> int:
@@ -301,8 +305,10 @@ def training_memory(
 
     With N parameters: float32 takes 4 N for weights and 4 N for gradients; mixed precision 2 N and
     2 N, and 4 N for the copy that is updated. The optimizer adds 8 N (AdamW), 4 N (momentum) or
-    nothing (SGD). Activations are what the config counts, or less with checkpoints. What a product
-    needs while it runs, and what the allocator leaves unused, comes on top.
+    nothing (SGD). Activations are what the config counts, or less with checkpoints. The loss keeps
+    4 bytes for each token and word, in either precision, if the model has a head. What a product
+    needs while it runs, such as the gradient of the logits, and what the allocator leaves unused,
+    comes on top.
 
     Args:
         config: of the model.
@@ -321,7 +327,7 @@ def training_memory(
         >>> from tfbook.models import preset
         >>> memory = training_memory(preset("gpt2"), 1024, precision="mixed")
         >>> [round(part / 2**20) for part in memory], round(memory.total / 2**20)
-        ([237, 237, 1424, 1205], 3104)
+        ([237, 237, 1424, 1205, 196], 3300)
 
     Source: [micikevicius2018mixed]
     Explained in: chapters/17_hardware, section "Memory of a training step".
@@ -332,7 +338,9 @@ def training_memory(
     each, count = PRECISIONS[precision], config.count_parameters()
     held = checkpointed_bytes(config, n, batch, every=every, bytes_per_number=each.activations)
     kept = OPTIMIZER_BYTES[optimizer] + each.master
-    return TrainingMemory(each.weights * count, each.gradients * count, kept * count, held)
+    logits = sum(math.prod(p.shape) for p in config.parts(n, batch) if p.name == "head")
+    state = (each.weights * count, each.gradients * count, kept * count)
+    return TrainingMemory(*state, held, LOSS_BYTES * logits)
 
 
 def largest_batch(
@@ -363,7 +371,7 @@ def largest_batch(
         >>> from tfbook.models import preset
         >>> room, config = MACHINES["A100 80GB SXM"].memory, preset("gpt2")
         >>> [largest_batch(config, room, 1024, precision="mixed", every=k) for k in (None, 1)]
-        [62, 619]
+        [53, 235]
 
     Explained in: chapters/17_hardware, section "Memory of a training step".
     """

@@ -390,7 +390,8 @@ RAW = {
 def test_the_start_page_comes_first_and_alone(start):
     assert start.page.evaluate("jupyterapp.shell.currentWidget.context.path") == "work/index.ipynb"
     text = start.page.locator(".jp-Notebook").inner_text()
-    assert all(word in text for word in ("Attention", "Labs and projects", "0 of 8"))
+    assert all(word in text for word in ("Attention", "Labs and projects"))
+    assert re.search(r"\b0 of \d+\b", text)
     start.page.wait_for_timeout(1500)  # what would pop up has had its time
     assert start.page.locator(".Toastify__toast, .jp-Dialog").count() == 0
     start.page.get_by_role("link", name="Attention", exact=True).click()

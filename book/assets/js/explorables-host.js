@@ -4,7 +4,7 @@
 // the screen, one in each pause of the browser. Without JavaScript, or if a module fails, the text
 // alternative stays.
 (() => {
-  const base = new URL(`${document.documentElement.dataset.content_root}_static/explorables/`, location.href);
+  const base = new URL("explorables/", document.currentScript.src.replace(/_static\/.*/, "_static/"));
   const loading = {};
 
   const load = (name) =>

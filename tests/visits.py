@@ -128,7 +128,7 @@ PLAIN_CODE = """() => {
 PLAIN_MATHS = """(all) => {
   for (const e of document.querySelectorAll('math')) {
     const box = e.closest('.tfbook-formula');
-    if (all || !box || box.scrollWidth <= box.clientWidth + 1) e.replaceWith(e.textContent);
+    if (all || !box || box.scrollWidth <= box.clientWidth + 1) e.replaceWith('x');
   }
 }"""
 # For the contrasts everything loses its content that neither is marked nor holds what is.

@@ -2427,6 +2427,12 @@ def check_practice(page):
     figures.check_dashboard(page.locator('[data-module="debugging_dashboard"]'))
 
 
+def check_live(page):
+    """A model loads when the reader asks; what it computes is tested on pages of its own."""
+    assert page.locator('[data-module^="live_"] [data-control="ask"]').first.is_visible()
+    assert not page.evaluate("Boolean(window.tfbookWeights)")
+
+
 CHAPTERS = {
     "01_motivation": functools.partial(check_alignments, log="translation"),
     "02_attention": check_chapter_of_attention,
@@ -2442,7 +2448,9 @@ CHAPTERS = {
     "10_interpretability_deeper": check_second_reading_of_interpretability,
     "11_training": check_training,
     "12_generation": check_generation,
+    "12_generation_deeper": check_live,
     "13_language": check_language,
+    "13_language_deeper": check_live,
     "17_hardware": check_hardware,
     "18_practice": check_practice,
 }

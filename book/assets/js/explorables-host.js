@@ -1,8 +1,7 @@
 // Gives explorables a life without a kernel. Each module is a string in _static/explorables/NAME.js
-// (a classic script, since pages opened from a disk may not load module scripts or fetch), imported
-// from a blob, and gets a model with anywidget's interface. A figure begins to live when it comes near
-// the screen, one in each pause of the browser. Without JavaScript, or if a module fails, the text
-// alternative stays.
+// (a classic script, as pages from a disk load no modules), imported from a blob, with a model as
+// anywidget's. A figure wakes when it is near the screen, one in each pause of the browser.
+// Without scripts, or if it fails, the text alternative stays.
 (() => {
   const base = new URL("explorables/", document.currentScript.src.replace(/_static\/.*/, "_static/"));
   const loading = {};
@@ -51,7 +50,7 @@
   };
 
   const waiting = [];
-  const pause = window.requestIdleCallback || ((go) => setTimeout(go, 1));
+  const pause = window.requestIdleCallback || ((go) => setTimeout(go));
   const next = async () => {
     const host = waiting[0];
     await wake(host);

@@ -1,7 +1,7 @@
 // Gives explorables a life without a kernel. Each module is a string in _static/explorables/NAME.js
 // (a classic script, as pages from a disk load no modules), imported from a blob, with a model as
 // anywidget's. A figure wakes when it is near the screen, one in each pause of the browser.
-// Without scripts, or if it fails, the text alternative stays.
+// Without scripts, or if it fails, the text stays.
 (() => {
   const base = new URL("explorables/", document.currentScript.src.replace(/_static\/.*/, "_static/"));
   const loading = {};

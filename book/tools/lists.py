@@ -30,7 +30,6 @@ FIGURE = re.compile(
     r'data-module="(?P<name>\w+)"[^>]*>\s*<script type="application/json">(?P<values>.*?)</script>',
     re.DOTALL,
 )
-LEVELS = {1: "warm-up", 2: "standard", 3: "challenge"}
 QUESTIONS = {"quiz": "quizzes", "predict": "predictions", "explain": "explanations"}
 
 
@@ -97,7 +96,7 @@ def _levels(cells: list) -> Iterator[tuple[str, str]]:
     for cell in cells:
         for name in CHECK.findall(cell.source) if cell.cell_type == "code" else ():
             if name in known:
-                yield f"ex-{name}", LEVELS[exercises.describe(name).level]
+                yield f"ex-{name}", exercises.LEVELS[exercises.describe(name).level]
 
 
 def _figures(cell: nbformat.NotebookNode) -> Iterator[tuple[str, str]]:

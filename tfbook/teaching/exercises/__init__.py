@@ -18,9 +18,9 @@ from tfbook.teaching.exercises._card import Description, Report
 from tfbook.teaching.exercises._guard import Guarded, reordered, steady_torch
 from tfbook.teaching.exercises._index import FILES
 from tfbook.teaching.exercises._progress import progress
-from tfbook.teaching.exercises._spec import Exercise, NotStarted, Slip, Wrong, property_name
+from tfbook.teaching.exercises._spec import LEVELS, Exercise, NotStarted, Slip, Wrong, property_name
 
-__all__ = ["Description", "Report", "check", "describe", "evaluate", "names", "progress"]
+__all__ = ["LEVELS", "Description", "Report", "check", "describe", "evaluate", "names", "progress"]
 
 
 def names() -> tuple[str, ...]:

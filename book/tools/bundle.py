@@ -56,7 +56,8 @@ def bundle(out: Path, pages: list[Path]) -> None:
     styled = [themed(_sheet(static, name)) for name in _last(sheets)]
     _write(static / "style.css", "\n".join([*(light for light, _ in styled), _in_the_dark(styled)]))
     _write(static / "early.js", "\n".join(early) + "\n")
-    _write(static / "script.js", "\n;\n".join(_script(static, each) for each in scripts) + "\n")
+    joined = "\n;\n".join(_script(static, each) for each in sorted(scripts, key=_turn))
+    _write(static / "script.js", f"{joined}\n")
     for page, text in texts.items():
         _write(page, rewritten(text))
     used = [*sheets, *(each for each in scripts if "\n" not in each), "searchtools.js"]
@@ -147,8 +148,21 @@ def _sheet(static: Path, name: str) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
+FILE = re.compile(r"[\w./-]+\.js")
+
+
+def _turn(each: str) -> int:
+    """Return when a script has its turn: a file may use at once what pages have set for it.
+
+    One script for all runs when the page has been read, so no file waits for the page any more.
+    """
+    if each == "documentation_options.js":
+        return 0
+    return 2 if FILE.fullmatch(each) else 1
+
+
 def _script(static: Path, each: str) -> str:
-    if not re.fullmatch(r"[\w./-]+\.js", each):
+    if not FILE.fullmatch(each):
         return each
     path = static / each
     return path.read_text(encoding="utf-8") if path.is_file() else ""

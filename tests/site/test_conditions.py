@@ -65,6 +65,18 @@ def test_figures_far_away_wait_until_they_are_near(open_page, server):
     page.leave()
 
 
+def test_solutions_are_closed_until_they_are_asked_for(open_page, server):
+    page = open_page()
+    loaded(page, f"{server}/chapters/{ROADS[0]}.html")
+    solutions = page.locator("div.solution.dropdown")
+    assert solutions.count() > 3
+    texts = [each.locator("section").first for each in solutions.all()]
+    assert not any(text.is_visible() for text in texts)
+    solutions.first.locator(".admonition-title").click()
+    assert texts[0].is_visible() and not texts[1].is_visible()
+    page.leave()
+
+
 # -------------------------------------------------------------------------------- without scripts
 
 

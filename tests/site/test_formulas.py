@@ -166,7 +166,7 @@ def test_a_page_asks_for_one_style_sheet_and_two_scripts(bundled):
     ]
     assert page.count("<script") == 3 and '{"kept": 1}' in page and "onclick" not in page
     assert 'data-page="chapters/a"' in page and "data-print" in page
-    assert (static / "script.js").read_text().split() == "var one = 1 ; let two = 2;".split()
+    assert (static / "script.js").read_text().split() == "let two = 2; ; var one = 1".split()
     assert "localStorage" in (static / "early.js").read_text()
     assert sorted(path.name for path in static.iterdir()) == ["early.js", "script.js", "style.css"]
 

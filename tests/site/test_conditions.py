@@ -72,7 +72,7 @@ def test_solutions_are_closed_until_they_are_asked_for(open_page, server):
     assert solutions.count() > 3
     texts = [each.locator("section").first for each in solutions.all()]
     assert not any(text.is_visible() for text in texts)
-    solutions.first.locator(".admonition-title").click()
+    solutions.first.locator(".toggle-button").click()
     assert texts[0].is_visible() and not texts[1].is_visible()
     page.leave()
 

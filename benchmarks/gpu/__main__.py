@@ -5,6 +5,7 @@ import datetime
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -12,12 +13,21 @@ import torch
 from benchmarks.gpu import attention, ceilings, steps
 from benchmarks.gpu.tools import Bench, Row, describe
 
-PARTS = ("products", "copies", "few bits", "attention", "training", "decoding")
+PARTS = ("products", "copies", "few bits", "attention", "decoding", "training")
 
 
-def measure(bench: Bench, parts: tuple[str, ...] = PARTS) -> Row:
-    """Return the rows of each part; the ceilings come first, for shares are of them."""
+def measure(
+    bench: Bench, parts: tuple[str, ...] = PARTS, keep: Callable[[Row], None] = lambda found: None
+) -> Row:
+    """Return the rows of each part; the ceilings come first, for shares are of them.
+
+    Args:
+        bench: where, and how large.
+        parts: what is asked for beside the ceilings.
+        keep: called with all that is there after each part, so that a run cut short is not lost.
+    """
     found: Row = {"products": ceilings.products(bench), "copies": ceilings.copies(bench)}
+    keep(found)
     rates = {}
     for row in found["products"]:
         rates[row["format"]] = max(rates.get(row["format"], 0.0), 1e12 * row.get("TFLOP/s", 0.0))
@@ -26,10 +36,16 @@ def measure(bench: Bench, parts: tuple[str, ...] = PARTS) -> Row:
     others = {
         "few bits": lambda: ceilings.few_bits(bench),
         "attention": lambda: attention.lengths(bench, peak, bandwidth),
-        "training": lambda: steps.training(bench, rates),
         "decoding": lambda: steps.decoding(bench),
+        "training": lambda: steps.training(
+            bench, rates, lambda rows: keep(found | {"training": rows})
+        ),
     }
-    return found | {name: run() for name, run in others.items() if name in parts}
+    for name, run in others.items():
+        if name in parts:
+            found[name] = run()
+            keep(found)
+    return found
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -54,15 +70,18 @@ def main(arguments: list[str] | None = None) -> None:
         "machine": describe(asked.device),
         "tiny": tiny,
     }
-    found |= measure(bench, parts)
-    found["seconds"] = (datetime.datetime.now(datetime.UTC) - began).total_seconds()
-    text = json.dumps(found, indent=1) + "\n"
+
+    def keep(rows: Row) -> None:
+        taken = (datetime.datetime.now(datetime.UTC) - began).total_seconds()
+        if asked.out is not None:
+            part = asked.out.with_name(f".{asked.out.name}.{os.getpid()}")
+            text = json.dumps(found | rows | {"seconds": taken}, indent=1) + "\n"
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, asked.out)
+
+    rows = measure(bench, parts, keep)
     if asked.out is None:
-        print(text, end="")
-    else:
-        part = asked.out.with_name(f".{asked.out.name}.{os.getpid()}")
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, asked.out)
+        print(json.dumps(found | rows, indent=1))
 
 
 if __name__ == "__main__":

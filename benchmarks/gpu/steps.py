@@ -44,25 +44,30 @@ def _llama(d_model: int, n_layers: int, n_heads: int, d_ff: int, vocab: int) -> 
     return TransformerConfig(vocab, d_model, decoder=[layer] * n_layers, max_len=2048)
 
 
-def training(bench: Bench, peaks: dict[str, float]) -> list[Row]:
-    """Measure steps, in tokens a second and as a share of the format's ceiling."""
+def training(
+    bench: Bench, peaks: dict[str, float], keep: Callable[[list[Row]], None] = lambda rows: None
+) -> list[Row]:
+    """Measure steps, in tokens a second and as a share of the format's ceiling.
+
+    What takes a minute to compile is compiled in one precision only, and comes last.
+    """
+    ways = [(False, False), (False, True)]
+    plans = [
+        (name, precision, *way)
+        for name in models(bench)
+        for precision in PRECISIONS
+        for way in ways
+    ]
+    if bench.device != "cpu":
+        plans += [(name, "bfloat16", True, False) for name in reversed(models(bench))]
     rows = []
-    for name, (config, batch, n) in models(bench).items():
-        for precision in PRECISIONS:
-            for compiled in (False, True):
-                for checkpointed in (False, True):
-                    if compiled and (checkpointed or bench.device == "cpu"):
-                        continue
-                    what = {"model": name, "batch": batch, "n": n, "precision": precision}
-                    what |= {"compiled": compiled, "checkpointed": checkpointed}
-                    rows.append(
-                        measured(
-                            what,
-                            lambda given=(config, batch, n, precision, compiled, checkpointed): (
-                                _step(bench, peaks, *given)
-                            ),
-                        )
-                    )
+    for name, precision, compiled, checkpointed in plans:
+        config, batch, n = models(bench)[name]
+        what = {"model": name, "batch": batch, "n": n, "precision": precision}
+        what |= {"compiled": compiled, "checkpointed": checkpointed}
+        given = (config, batch, n, precision, compiled, checkpointed)
+        rows.append(measured(what, lambda given=given: _step(bench, peaks, *given)))
+        keep(rows)
     return rows
 
 

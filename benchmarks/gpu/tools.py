@@ -77,12 +77,12 @@ class Bench:
 def measured(what: Row, run: Callable[[], Row]) -> Row:
     """Return a row with what was measured, or with the reason why nothing was.
 
-    A kernel that a device lacks, a format it has not, a matrix that does not fit: all of these are
-    results, and none may end the run.
+    A kernel that a device lacks, a format it has not, a matrix that does not fit, a compiler that
+    gives up: all of these are results, and none may end the run.
     """
     try:
         return what | run()
-    except (RuntimeError, ValueError, NotImplementedError, ImportError, AttributeError) as error:
+    except Exception as error:
         text = str(error).strip() or type(error).__name__
         return what | {"not measured": text.splitlines()[0][:200]}
 

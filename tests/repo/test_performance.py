@@ -14,10 +14,14 @@ SHOWN_BY_CHAPTERS = {"efficient"}  # chapter 07 draws how each form grows
 def test_every_kept_result_is_shown():
     kept = {path.stem for path in performance.RESULTS.glob("*.json")}
     named = performance.PLACE.findall(PAGE)
-    assert len(set(named)) == len(named) and set(named) == kept - SHOWN_BY_CHAPTERS
+    assert len(set(named)) == len(named)
+    assert {name for name, _ in named} == kept - SHOWN_BY_CHAPTERS
+    assert [part for name, part in named if name == "gpu"] == list(performance.GPU)
 
 
-@pytest.mark.parametrize("name", performance.PLACE.findall(PAGE))
+@pytest.mark.parametrize(
+    "name", [name for name, part in performance.PLACE.findall(PAGE) if not part]
+)
 def test_tables_have_a_row_for_each_that_was_measured(name):
     lead, _, head, rule, *rows = performance.document(name).splitlines()
     found = json.loads((performance.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
@@ -26,6 +30,22 @@ def test_tables_have_a_row_for_each_that_was_measured(name):
     widths = {line.count("|") for line in (head, rule, *rows)}
     assert len(widths) == 1 and widths.pop() > 3
     assert all(cell.strip() for line in rows for cell in line.strip("|").split("|"))
+
+
+def test_a_gpu_is_shown_part_by_part():
+    found = json.loads((performance.RESULTS / "gpu.json").read_text(encoding="utf-8"))
+    tables = {part: performance.document("gpu", part).splitlines() for part in performance.GPU}
+    lead = tables["products"][0]
+    assert found["machine"]["gpu"] in lead and "python -m benchmarks.gpu" in lead
+    assert not any(lines[0] for part, lines in tables.items() if part != "products")
+    for lines in tables.values():
+        assert len({line.count("|") for line in lines[2:]}) == 1 and len(lines) > 5
+    rate = max(r["TFLOP/s"] for r in found["products"] if r["format"] == "bfloat16")
+    assert f"| {rate:.0f} |" in "\n".join(tables["products"])
+    row = next(line for line in tables["attention"] if line.startswith("| 8192 | backward"))
+    assert row.split(" | ")[-1] == "– |"  # our kernel has no backward pass
+    with pytest.raises(ValueError, match="got 'gpu cooking'"):
+        performance.document("gpu", "cooking")
 
 
 def test_numbers_carry_their_spread_and_missed_targets_are_marked(tmp_path):
@@ -41,7 +61,7 @@ def test_numbers_carry_their_spread_and_missed_targets_are_marked(tmp_path):
     run = {"date": "2026-01-02", "command": "python -m benchmarks linear --threads 2"}
     text = json.dumps({"machine": machine, "run": run, "rows": rows})
     (tmp_path / "linear.json").write_text(text, encoding="utf-8")
-    assert performance.document("linear", tmp_path).splitlines() == [
+    assert performance.document("linear", folder=tmp_path).splitlines() == [
         "On 2026-01-02, with `python -m benchmarks linear --threads 2`: "
         "C, 2 threads of 4 cores, V, S, Python 3, PyTorch 2.",
         "",
@@ -51,4 +71,4 @@ def test_numbers_carry_their_spread_and_missed_targets_are_marked(tmp_path):
         "| 5 | b | 1.0 | 1.00 | 2.00 |",
     ]
     with pytest.raises(ValueError, match="must name a kept result"):
-        performance.document("cooking", tmp_path)
+        performance.document("cooking", folder=tmp_path)

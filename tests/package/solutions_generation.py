@@ -1292,3 +1292,99 @@ def perplexity_rounds(model, tokens, context, stride):
 @wrong("windowed-perplexity", "The result is a str")
 def perplexity_text(*case):
     return f"{perplexity_windows(*case):.3f}"
+
+
+# allowed-tokens ---------------------------------------------------------------------------------
+
+
+def walked(table, state, text):
+    """Return the state behind a text; None where it is not allowed."""
+    for char in text:
+        state = table.get((state, char))
+    return state
+
+
+@right("allowed-tokens")
+def allowed_walk(table, state, tokens):
+    found = {index: walked(table, state, token) for index, token in enumerate(tokens) if token}
+    return {index: at for index, at in found.items() if at is not None}
+
+
+@right("allowed-tokens")
+def allowed_errors(table, state, tokens):
+    found = {}
+    for index, token in enumerate(tokens):
+        at = state
+        try:
+            for char in token:
+                at = table[at, char]
+        except KeyError:
+            continue
+        if token:
+            found[index] = at
+    return found
+
+
+@wrong("allowed-tokens", "Only the first character")
+def allowed_first(table, state, tokens):
+    return {i: table[state, t[0]] for i, t in enumerate(tokens) if t and (state, t[0]) in table}
+
+
+@wrong("allowed-tokens", "from the state at the beginning")
+def allowed_standing(table, state, tokens):
+    return {
+        i: table[state, token[-1]]
+        for i, token in enumerate(tokens)
+        if token and all((state, char) in table for char in token)
+    }
+
+
+@wrong("allowed-tokens", "was passed over")
+def allowed_skipping(table, state, tokens):
+    found = {}
+    for i, token in enumerate(tokens):
+        at, moved = state, False
+        for char in token:
+            if (at, char) in table:
+                at, moved = table[at, char], True
+        if moved:
+            found[i] = at
+    return found
+
+
+@wrong("allowed-tokens", "The states are those before")
+def allowed_before(table, state, tokens):
+    return dict.fromkeys(allowed_walk(table, state, tokens), state)
+
+
+@wrong("allowed-tokens", "Return their indices")
+def allowed_by_text(table, state, tokens):
+    return {tokens[i]: at for i, at in allowed_walk(table, state, tokens).items()}
+
+
+@wrong("allowed-tokens", "longer ones are missing")
+def allowed_single(table, state, tokens):
+    found = allowed_walk(table, state, tokens)
+    return {i: at for i, at in found.items() if len(tokens[i]) == 1}
+
+
+@wrong("allowed-tokens", "from the end of the token")
+def allowed_backwards(table, state, tokens):
+    return allowed_walk(table, state, [token[::-1] for token in tokens])
+
+
+@wrong("allowed-tokens", "An empty token was allowed")
+def allowed_empty(table, state, tokens):
+    found = {index: walked(table, state, token) for index, token in enumerate(tokens)}
+    return {index: at for index, at in found.items() if at is not None}
+
+
+@wrong("allowed-tokens", "Tokens that lead to state 0 are missing")
+def allowed_truthy(table, state, tokens):
+    found = {index: walked(table, state, token) for index, token in enumerate(tokens) if token}
+    return {index: at for index, at in found.items() if at}
+
+
+@wrong("allowed-tokens", "Return a dictionary")
+def allowed_list(table, state, tokens):
+    return list(allowed_walk(table, state, tokens))

@@ -25,6 +25,7 @@ from tfbook.models import (
     Tokens,
     TransformerConfig,
 )
+from tfbook.optimization import schedule
 from tfbook.positions import RotaryPositions
 from tfbook.training import fit
 
@@ -233,7 +234,7 @@ def vocabulary_decodes_tensors(text):
     return encode, lambda ids: "".join(characters[i] for i in ids)
 
 
-@wrong("lab-vocabulary", "has dtype float32")
+@right("lab-vocabulary")  # no batch is empty
 def vocabulary_empty_float(text):
     encode, decode = make(sorted(set(text)))
     return lambda text: encode(text) if text else torch.tensor([]), decode
@@ -384,15 +385,13 @@ def ngram_tensor(*case):
 @right("lab-batch")
 def batch_offsets(ids, length, batch_size, generator):
     begins = torch.randint(len(ids) - length, (batch_size,), generator=generator)
-    rows = ids[begins[:, None] + torch.arange(length + 1)]
-    return rows[:, :-1], rows[:, 1:]
+    return ids[begins[:, None] + torch.arange(length + 1)]
 
 
 @right("lab-batch")
 def batch_stacked(ids, length, batch_size, generator):
     begins = torch.randint(len(ids) - length, (batch_size,), generator=generator).tolist()
-    x = torch.stack([ids[b : b + length] for b in begins])
-    return x, torch.stack([ids[b + 1 : b + length + 1] for b in begins])
+    return torch.stack([ids[b : b + length + 1] for b in begins])
 
 
 def drawn(ids, length, batch_size, generator, *, room=0, low=0):
@@ -401,82 +400,69 @@ def drawn(ids, length, batch_size, generator, *, room=0, low=0):
     return ids[begins[:, None] + torch.arange(length + 1)]
 
 
-@wrong("lab-batch", "learn to copy")
-def batch_copies(*case):
+@wrong("lab-batch", "The rows have N characters")
+def batch_without_last_target(*case):
+    return drawn(*case)[:, :-1]
+
+
+@wrong("lab-batch", "Return one tensor")
+def batch_taken_apart(*case):
     rows = drawn(*case)
-    return rows[:, :-1], rows[:, :-1]
+    return rows[:, :-1], rows[:, 1:]
 
 
-@wrong("lab-batch", "The two results are exchanged")
-def batch_exchanged(*case):
-    return batch_offsets(*case)[::-1]
-
-
-@wrong("lab-batch", "The targets are the characters before")
+@wrong("lab-batch", "The rows run backwards")
 def batch_backwards(*case):
-    rows = drawn(*case, low=1)
-    return rows[:, 1:], rows[:, :-1]
+    return drawn(*case).flip(1)
 
 
-@wrong("lab-batch", "its first character")
+@wrong("lab-batch", "its first one again")
 def batch_rolls(*case):
     x = drawn(*case)[:, :-1]
-    return x, x.roll(-1, 1)
+    return torch.cat([x, x[:, :1]], 1)
 
 
-@wrong("lab-batch", "not the character behind the row")
+@wrong("lab-batch", "stands there twice")
 def batch_last_again(*case):
     x = drawn(*case)[:, :-1]
-    return x, torch.cat([x[:, 1:], x[:, -1:]], 1)
+    return torch.cat([x, x[:, -1:]], 1)
 
 
 @wrong("lab-batch", "do not follow one another")
 def batch_scattered(ids, length, batch_size, generator):
-    places = torch.randint(len(ids) - 1, (batch_size, length), generator=generator)
-    return ids[places], ids[places + 1]
+    return ids[torch.randint(len(ids), (batch_size, length + 1), generator=generator)]
 
 
-@wrong("lab-batch", "The targets are not the next")
+@wrong("lab-batch", "do not follow one another")
 def batch_two_ahead(ids, length, batch_size, generator):
-    x = drawn(ids[:-1], length, batch_size, generator)[:, :-1]
-    return x, x + 2
+    begins = torch.randint(len(ids) - 2 * length, (batch_size,), generator=generator)
+    return ids[begins[:, None] + 2 * torch.arange(length + 1)]
 
 
-@wrong("lab-batch", "What the model reads has shape (4, 7)")
-def batch_long_rows(*case):
-    rows = drawn(*case)
-    return rows, rows
-
-
-@wrong("lab-batch", "What it is to predict has shape (4,)")
-def batch_one_target(*case):
-    rows = drawn(*case)
-    return rows[:, :-1], rows[:, -1]
+@wrong("lab-batch", "The batch has shape (7, 4)")
+def batch_transposed(*case):
+    return drawn(*case).T
 
 
 @wrong("lab-batch", "at the last place")
 def batch_never_last(*case):
-    rows = drawn(*case, room=-1)
-    return rows[:, :-1], rows[:, 1:]
+    return drawn(*case, room=-1)
 
 
 @wrong("lab-batch", "at the first place")
 def batch_never_first(*case):
-    rows = drawn(*case, low=1)
-    return rows[:, :-1], rows[:, 1:]
+    return drawn(*case, low=1)
 
 
 @wrong("lab-batch", "Your function raised IndexError")
 def batch_over_the_end(ids, length, batch_size, generator):
-    rows = drawn(ids, length, max(batch_size, 400), generator, room=1)[:batch_size]
-    return rows[:, :-1], rows[:, 1:]
+    return drawn(ids, length, max(batch_size, 400), generator, room=1)[:batch_size]
 
 
 @wrong("lab-batch", "much more often")
 def batch_uneven(ids, length, batch_size, generator):
     u = torch.rand(batch_size, generator=generator) ** 3
-    rows = ids[(u * (len(ids) - length)).long()[:, None] + torch.arange(length + 1)]
-    return rows[:, :-1], rows[:, 1:]
+    return ids[(u * (len(ids) - length)).long()[:, None] + torch.arange(length + 1)]
 
 
 @wrong("lab-batch", "Two generators with the same seed")
@@ -487,11 +473,6 @@ def batch_global_chance(ids, length, batch_size, generator):
 @wrong("lab-batch", "Every batch is the same")
 def batch_seeds_inside(ids, length, batch_size, generator):
     return batch_offsets(ids, length, batch_size, generator.manual_seed(0))
-
-
-@wrong("lab-batch", "Return 2 results")
-def batch_rows(*case):
-    return drawn(*case)
 
 
 # lab-decoder ------------------------------------------------------------------------------------
@@ -794,22 +775,20 @@ def leaks_tensor(*case):
 
 @right("lab-loss")
 def loss_flat(model, batch):
-    x, y = batch
-    return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+    return F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
 
 @right("lab-loss")
 def loss_gathered(model, batch):
-    x, y = batch
-    return -model(x).log_softmax(-1).gather(-1, y[..., None]).mean()
+    return -model(batch[:, :-1]).log_softmax(-1).gather(-1, batch[:, 1:, None]).mean()
 
 
 def ce(model, batch, *, change=lambda logits, x, y: (logits.flatten(0, 1), y.flatten())):
-    x, y = batch
+    x, y = batch[:, :-1], batch[:, 1:]
     return F.cross_entropy(*change(model(x), x, y))
 
 
-@wrong("lab-loss", "shifted once more")
+@wrong("lab-loss", "shifted twice")
 def loss_shifts_again(*case):
     return ce(*case, change=lambda z, x, y: (z[:, :-1].flatten(0, 1), y[:, 1:].flatten()))
 
@@ -826,12 +805,12 @@ def loss_last(*case):
 
 @wrong("lab-loss", "This is the sum")
 def loss_sum(model, batch):
-    return loss_flat(model, batch) * batch[1].numel()
+    return loss_flat(model, batch) * batch[:, 1:].numel()
 
 
 @wrong("lab-loss", "divided by the rows alone")
 def loss_by_rows(model, batch):
-    return loss_flat(model, batch) * batch[1].shape[1]
+    return loss_flat(model, batch) * batch[:, 1:].shape[1]
 
 
 @wrong("lab-loss", "applied twice")
@@ -856,13 +835,17 @@ def loss_sign(*case):
 
 @wrong("lab-loss", "The logarithm is missing")
 def loss_of_p(model, batch):
-    x, y = batch
-    return 1 - model(x).softmax(-1).gather(-1, y[..., None]).mean()
+    return 1 - model(batch[:, :-1]).softmax(-1).gather(-1, batch[:, 1:, None]).mean()
 
 
-@wrong("lab-loss", "something else than the first part")
+@wrong("lab-loss", "all but the last of each row")
 def loss_reads_targets(model, batch):
-    return loss_flat(model, batch[::-1])
+    return F.cross_entropy(model(batch[:, 1:]).flatten(0, 1), batch[:, :-1].flatten())
+
+
+@wrong("lab-loss", "The model read whole rows")
+def loss_reads_all(model, batch):
+    return F.cross_entropy(model(batch)[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
 
 
 @wrong("lab-loss", "carries no gradient")
@@ -872,26 +855,45 @@ def loss_item(model, batch):
 
 @wrong("lab-loss", "The loss has shape (3, 4)")
 def loss_of_each(model, batch):
-    x, y = batch
-    return F.cross_entropy(model(x).mT, y, reduction="none")
+    return F.cross_entropy(model(batch[:, :-1]).mT, batch[:, 1:], reduction="none")
 
 
 # lab-train --------------------------------------------------------------------------------------
 
 
 @right("lab-train")
-def train_fit(model, batches, loss, steps):
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    return fit(model, batches, loss=loss, optimizer=optimizer, steps=steps, progress=False).losses
+def train_fit(model, loss_of, batches, steps, rate):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    done = fit(model, batches, loss=loss_of, optimizer=optimizer, steps=steps, progress=False)
+    return done.losses
+
+
+@right("lab-train")
+def train_as_chapter_11(model, loss_of, batches, steps, rate):
+    weights, losses = list(model.parameters()), []
+    optimizer = torch.optim.AdamW(weights, lr=rate, betas=(0.9, 0.99), weight_decay=0.1)
+    factor = schedule("cosine", steps=steps, warmup=steps // 10)
+    model.train()
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * factor(step)
+        loss = loss_of(model, batches(step))
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
 
 
 def loop(
     model,
-    batches,
     loss,
+    batches,
     steps,
+    rate,
     *,
-    rate=5e-3,
+    slower=1.0,
     step=True,
     batch=lambda i: i,
     mode=True,
@@ -899,7 +901,7 @@ def loop(
     kept=lambda losses: losses,
 ):
     """Train with one of the choices replaced."""
-    optimizer, losses = torch.optim.Adam(model.parameters(), lr=rate), []
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=slower * rate), []
     model.train(mode)
     for i in range(steps):
         now = batches(batch(i))
@@ -924,12 +926,12 @@ def train_never_steps(*case):
 
 @wrong("lab-train", "did not fall by a third")
 def train_slowly(*case):
-    return loop(*case, rate=1e-6)
+    return loop(*case, slower=1e-4)
 
 
 @wrong("lab-train", "learn it by heart")
-def train_one_batch(model, batches, loss, steps):
-    return loop(model, batches, loss, steps, batch=lambda i: i if steps > 50 else 3)
+def train_one_batch(model, loss_of, batches, steps, rate):
+    return loop(model, loss_of, batches, steps, rate, batch=lambda i: i if steps > 50 else 3)
 
 
 @wrong("lab-train", "The first step has the number 0")
@@ -939,7 +941,7 @@ def train_from_one(*case):
 
 @wrong("lab-train", "not taken as 0, 1, 2")
 def train_backwards(*case):
-    return loop(*case, batch=lambda i: case[-1] - 1 - i)
+    return loop(*case, batch=lambda i: case[-2] - 1 - i)
 
 
 @wrong("lab-train", "in evaluation mode")
@@ -964,9 +966,9 @@ def train_last_loss(*case):
 
 
 @wrong("lab-train", "Return a list of floats")
-def train_history(model, batches, loss, steps):
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    return fit(model, batches, loss=loss, optimizer=optimizer, steps=steps, progress=False)
+def train_history(model, loss_of, batches, steps, rate):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    return fit(model, batches, loss=loss_of, optimizer=optimizer, steps=steps, progress=False)
 
 
 @wrong("lab-train", "Train the one that came")
@@ -977,6 +979,18 @@ def train_a_copy(model, *rest):
 @wrong("lab-train", "takes the number of a step")
 def train_iterates(*case):
     return loop(*case, batch=lambda i: torch.tensor(i))
+
+
+@wrong("lab-train", "With rate = 0")
+def train_at_a_rate_of_its_own(model, loss_of, batches, steps, rate):
+    return loop(model, loss_of, batches, steps, 5e-3)
+
+
+@wrong("lab-train", "The rate here is 0.01")
+def train_by_sgd(model, loss_of, batches, steps, rate):
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    done = fit(model, batches, loss=loss_of, optimizer=optimizer, steps=steps, progress=False)
+    return done.losses
 
 
 # lab-evaluate -----------------------------------------------------------------------------------

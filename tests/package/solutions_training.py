@@ -1186,58 +1186,81 @@ def plan_tuple(lengths, budget):
     return tuple(plan(lengths, budget))
 
 
-# scheduled-descent ------------------------------------------------------------------------------
+# flat-loss --------------------------------------------------------------------------------------
 
 
-@right("scheduled-descent")
-def descent_mended(weight, gradient_of, rate, factor, steps):
+def short(
+    model, loss_of, batches, steps, rate, factor, *, zero="before", piled=False, early=0,
+    scheduled=True, uphill=False, tensors=False,
+):  # fmt: skip
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, maximize=uphill)
+    losses, share = [], 1.0
     for step in range(steps):
-        weight = weight - rate * factor(step) * gradient_of(weight)
-    return weight
+        share = share * factor(step + early) if piled else factor(step + early)
+        optimizer.param_groups[0]["lr"] = rate * share if scheduled else rate
+        loss = loss_of(model, batches(step))
+        if zero == "before":
+            optimizer.zero_grad()
+        loss.backward()
+        if zero == "between":
+            optimizer.zero_grad()
+        optimizer.step()
+        losses.append(loss if tensors else loss.item())
+    return losses
 
 
-@right("scheduled-descent")
-def descent_with_another_name(weight, gradient_of, rate, factor, steps):
-    for now in [rate * factor(step) for step in range(steps)]:
-        weight = weight.sub(now * gradient_of(weight))
-    return weight
+@right("flat-loss")
+def flat_mended(model, loss_of, batches, steps, rate, factor):
+    return short(model, loss_of, batches, steps, rate, factor)
 
 
-@wrong("scheduled-descent", "all factors so far")
-def descent_shrinking_in_place(weight, gradient_of, rate, factor, steps):
+@right("flat-loss")
+def flat_cleared_at_the_end(model, loss_of, batches, steps, rate, factor):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    losses = []
     for step in range(steps):
-        rate *= factor(step)
-        weight = weight - rate * gradient_of(weight)
-    return weight
+        optimizer.param_groups[0]["lr"] = rate * factor(step)
+        loss = loss_of(model, batches(step))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
 
 
-@wrong("scheduled-descent", "The schedule is not used")
-def descent_without_schedule(weight, gradient_of, rate, factor, steps):
-    for _ in range(steps):
-        weight = weight - rate * gradient_of(weight)
-    return weight
+@wrong("flat-loss", "all factors so far")
+def flat_with_one_fault_mended(model, loss_of, batches, steps, rate, factor):
+    return short(model, loss_of, batches, steps, rate, factor, piled=True)
 
 
-@wrong("scheduled-descent", "steps count from 0")
-def descent_one_ahead(weight, gradient_of, rate, factor, steps):
-    for step in range(1, steps + 1):
-        weight = weight - rate * factor(step) * gradient_of(weight)
-    return weight
+@wrong("flat-loss", "the new gradients are cleared")
+def flat_with_the_other_mended(model, loss_of, batches, steps, rate, factor):
+    return short(model, loss_of, batches, steps, rate, factor, zero="between")
 
 
-@wrong("scheduled-descent", "subtract it")
-def descent_uphill(weight, gradient_of, rate, factor, steps):
-    for step in range(steps):
-        weight = weight + rate * factor(step) * gradient_of(weight)
-    return weight
+@wrong("flat-loss", "never cleared")
+def flat_without_clearing(model, loss_of, batches, steps, rate, factor):
+    return short(model, loss_of, batches, steps, rate, factor, zero="never")
 
 
-@wrong("scheduled-descent", "gradient at the first weight")
-def descent_with_one_gradient(weight, gradient_of, rate, factor, steps):
-    gradient = gradient_of(weight)
-    for step in range(steps):
-        weight = weight - rate * factor(step) * gradient
-    return weight
+@wrong("flat-loss", "The schedule is not used")
+def flat_without_schedule(model, loss_of, batches, steps, rate, factor):
+    return short(model, loss_of, batches, steps, rate, factor, scheduled=False)
+
+
+@wrong("flat-loss", "steps count from 0")
+def flat_one_ahead(model, loss_of, batches, steps, rate, factor):
+    return short(model, loss_of, batches, steps, rate, factor, early=1)
+
+
+@wrong("flat-loss", "The weights after four steps differ")
+def flat_uphill(model, loss_of, batches, steps, rate, factor):
+    return short(model, loss_of, batches, steps, rate, factor, uphill=True)
+
+
+@wrong("flat-loss", "Return one list")
+def flat_with_the_model(model, loss_of, batches, steps, rate, factor):
+    return model, short(model, loss_of, batches, steps, rate, factor)
 
 
 # train-loop -------------------------------------------------------------------------------------

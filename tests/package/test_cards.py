@@ -49,6 +49,7 @@ def of_log(name, *path):
 
 # What each experiment trains, made anew.
 BUILT = {
+    "ahead": lambda m: count(*(m.Heads(160, chained=chained) for chained in (False, True))),
     "adapting": lambda m: count(m.Classifier(pretrained.load("minilm-l6").model)),
     "answers": lambda m: count(m.Reader(pretrained.load("minilm-l6"))),
     "associative_recall": lambda m: count(*map(m.Recaller, m.MIXERS)),
@@ -130,6 +131,7 @@ BUILT = {
     "translation": lambda m: of_log("translation"),
     "translator": lambda m: of_log("translator", "transformer"),
     "two_tokens": lambda m: count(*(m.Recaller(m.mixers_of(name)) for name in m.STACKS)),
+    "unmasking": lambda m: count(m.network(63, causal=True), m.Unmasker(63)),
     "valley": lambda m: {m.scaling.size_of(m.model_of(m.WIDTHS[-1]))[0]},
     "warmup": lambda m: count(m.begin("pre", 0), m.begin("post", 0)),
 }
@@ -150,7 +152,7 @@ def test_a_card_says_what_was_trained_on_what_and_how_long(name, card):
     trained = "nothing is trained" not in text
     for words in ("parameters", *(("step|epoch", "batches of", "rate", "seed") if trained else ())):
         assert re.search(words, text), f"{words} is missing in {text}"
-    assert re.fullmatch(r"(\d+ minutes|\d+ seconds) on one thread", card.facts[-1])
+    assert re.fullmatch(r"\d+ (minutes|seconds) on one (thread|NVIDIA [^;]+)", card.facts[-1])
     assert all(fact == fact.strip() != "" for fact in card.facts)
     assert len(text) < 300
 

@@ -647,13 +647,12 @@ def test_another_order_is_named_only_where_it_is_all_that_is_wrong():
         new = f.sigmoid() * c + i.sigmoid() * g.tanh()
         return new, o.sigmoid() * new  # in the other order the cell would be right
 
-    def calls_once(ids, length, batch_size, generator):  # chance goes on from call to call
-        begins = torch.randint(len(ids) - length, (batch_size,), generator=generator)
-        rows = ids[begins[:, None] + torch.arange(length + 1)]
-        return rows[:, 1:], rows[:, :-1]
+    def turned(text, valid, test):
+        first, second = (len(text) * part // 100 for part in (100 - valid - test, 100 - test))
+        return text[second:], text[first:second], text[:first]
 
     assert "exchanged" not in fails("lstm-step", wrong_and_turned).message
-    assert "exchanged" in fails("lab-batch", calls_once).message
+    assert "in another order" in fails("lab-split", turned).message
 
 
 # what stays as it was -----------------------------------------------------------------------------

@@ -134,6 +134,16 @@ def test_zero_divides_state_then_gradients_then_weights(room=parallel):
     assert [round(each * 7.5, 1) for each in found] == [120.0, 31.4, 16.6, 1.9]
 
 
+def test_gradients_are_scattered_in_each_micro_batch_if_nobody_keeps_them(room=parallel):
+    """Of m micro-batches: once with ZeRO 1, m times with ZeRO 2; weights m times with ZeRO 3."""
+    gpt2 = models.preset("gpt2")
+    for zero, wanted in ((0, 4), (1, 4), (2, 2 * 8 + 2), (3, 6 * 8)):
+        split = room.Split(4, zero=zero, micro_batch=2)
+        (account,) = room.stage_accounts(gpt2, split, 64, 64)
+        sent = room.step_traffic(account, split, 64)["data"].bytes / account.weights
+        assert sent == pytest.approx(wanted * 3 / 4), zero
+
+
 def test_plans_fit_and_the_fastest_comes_first(room=parallel):
     config = models.preset("llama-7b")
     cluster = room.Cluster(dataclasses.replace(A100, memory=40e9), 16)

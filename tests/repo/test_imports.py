@@ -41,7 +41,7 @@ ROOMS = {
     "pretrained": "files part_names decoders mixed families conversion rounding packing "
     "loading",
     "generation": "streaming prompts sampling decoding conversation tables scoring beam "
-    "speculative",
+    "speculative grammar",
     "interpret": "capturing statistics flow attribution lens ablation patching indirect_object "
     "circuits probing similarity supervision superposition dictionaries steering",
     "hardware": "formats blocks scaling memory quantisation calibration "

@@ -57,7 +57,9 @@ def card_of(name: str, log: Mapping[str, Any]) -> Card:
     if seeds is not None:
         count = len(seeds) if isinstance(seeds, list | tuple) else 1
         facts.append(f"{count} seeds" if count > 1 else "one seed")
-    return Card(name, (*facts, f"{_time(log['machine']['seconds'])} on one thread"))
+    machine = log["machine"]
+    where = machine.get("device", "one thread")
+    return Card(name, (*facts, f"{_time(machine['seconds'])} on {where}"))
 
 
 def _fields(module: ModuleType, log: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 A small transformer reads Shakespeare one character at a time, in windows of 32. It is trained with
 AdamW, without a schedule, until the loss on held-out text is at a target, with batches of 2 to 256
-windows. For each batch size several learning rates are tried with one seed; the one that needs the
-fewest steps is then run with other seeds, and these count. The curve S = S_min (1 + B_crit / B) is
-laid through the mean steps, each with the same relative weight.
+windows. For each batch size several learning rates are tried with one seed, and half of the lowest
+where that is the best. A rate is given up after one and a half times the steps of the best so far.
+The one that needs the fewest is then run with other seeds, and these count. The curve
+S = S_min (1 + B_crit / B) is laid through the mean steps, each with the same relative weight.
 
 Beside it the log holds the noise scale of the gradient, tr Σ / |G|², a batch size that can be read
 off the gradients of one model: how large a batch is when the noise of its mean gradient is as
@@ -108,6 +109,11 @@ def _train(ids, held, vocabulary, batch, rate, seed, target, most):
     return None, net
 
 
+def _best(seen: dict[str, float | None]) -> str:
+    """Return the rate that needs the fewest steps."""
+    return min((taken, rate) for rate, taken in seen.items() if taken is not None)[1]
+
+
 def run(
     *,
     batches: Sequence[int] = (2, 4, 8, 16, 32, 64, 128, 256),
@@ -136,7 +142,10 @@ def run(
             seen[f"{rate:g}"] = taken = until(rate, 1000, limit)
             limit = limit if taken is None else min(limit, int(1.5 * taken))
         tried[str(batch)] = seen
-        best = min((taken, rate) for rate, taken in seen.items() if taken is not None)[1]
+        lowest = min(rates)
+        if _best(seen) == f"{lowest:g}":  # at the edge: look beyond it
+            seen[f"{lowest / 2:g}"] = until(lowest / 2, 1000, limit)
+        best = _best(seen)
         chosen[str(batch)] = float(best)
         steps[str(batch)] = [until(float(best), seed, most) for seed in seeds]
     s_min, b_crit = fit_steps(list(map(int, steps)), [float(np.mean(x)) for x in steps.values()])

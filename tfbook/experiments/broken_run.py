@@ -10,7 +10,8 @@ they are repaired one after the other, and the whole run is repeated after each 
 - "scores": queries and keys are drawn 12 times too large, and QK-norm is the repair.
 
 Two remedies that do not repair are run beside them: batches four times as large instead of a lower
-rate, and dropout of attention weights instead of QK-norm.
+rate, and dropout of attention weights instead of QK-norm. A third, "plain start", repairs the last
+fault at its root: queries and keys are drawn as everything else, without QK-norm.
 
 The log holds for each run a list over seeds of `loss` and `norm`, means of 10 steps of the training
 loss and of the gradient's length; of `entropy`, the mean entropy of the attention weights of each
@@ -51,6 +52,7 @@ FAULTS = ("weights", "rate", "positions", "mask", "scores")
 REMEDIES = {  # name → what is repaired, and what is done in addition
     "larger batches": (("weights",), {"batch": 128}),
     "dropout": (FAULTS[:4], {"dropout": 0.1}),
+    "plain start": ((*FAULTS[:4], "plain start"), {}),
 }
 WIDTH, LAYERS, LARGEST, EVERY = 48, 2, 19, 10
 KEPT_APART, BATCH, RATE, WRONG_RATE = 80, 32, 0.005, 0.05
@@ -103,11 +105,12 @@ def model_of(
     )
     layer = Layer(attention, FFN(4 * width, "gelu"), norm=Norm())
     model = build(TransformerConfig(13, width, decoder=[layer] * LAYERS, init="gpt2"))
+    large = not {"scores", "plain start"} & set(repaired)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim == 2 and "weights" not in repaired:
                 weight *= 30
-            elif name.endswith(("q_proj.weight", "k_proj.weight")) and "scores" not in repaired:
+            elif name.endswith(("q_proj.weight", "k_proj.weight")) and large:
                 weight *= 12
     for block in model.stack.blocks:
         block.mixer.causal = "mask" in repaired
@@ -186,7 +189,7 @@ def learn(
 def run(
     *, seeds: Sequence[int] = (0, 1), steps: int = 320, n_test: int = KEPT_APART
 ) -> tuple[dict, None]:
-    """Repeat the run after each repair, and with each remedy that is none."""
+    """Repeat the run after each repair, and with each other remedy."""
     known = questions()
     test = known.test[:n_test]
     repaired = {"as found": ()} | {FAULTS[i]: FAULTS[: i + 1] for i in range(len(FAULTS))}

@@ -3,9 +3,9 @@
 A decoder of one layer reads 204,800 letters of Shakespeare, in 200 batches of 16 windows of 64
 letters, and learns to predict the next one. The loop begins as gradient descent at a small rate and
 gains one ingredient after the other: AdamW, a rate that was looked for, with a rise and a fall, and
-clipping. Beside them stand gradient descent at the best of four rates, the loop without one
-ingredient each, rise and fall apart, less weight decay, three times the rate, and the finished loop
-with smaller and larger batches, at three rates each, that hold as many letters in all.
+clipping. Beside them stand gradient descent at the best of four rates and with momentum, the loop
+without one ingredient each, rise and fall apart, less weight decay, three times the rate, and the
+finished loop with smaller and larger batches, at three rates each, that hold as many letters.
 
 The `PROBES` ask why clipping helps at the rate 0.01. Each goes on from a run, clipped or not, after
 25 steps, when the long gradients are over, with longer or shorter steps or with other means in
@@ -23,7 +23,7 @@ import math
 import re
 import time
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 
 import torch
@@ -40,12 +40,14 @@ __all__ = ["INGREDIENTS", "PROBES", "SMOKE", "begin", "known_words", "run", "tra
 
 LENGTH, BATCH, STEPS, TENTHS = 64, 16, 200, 10
 AFTER = 25  # steps, before a probe changes something
+MOMENTUM = partial(torch.optim.SGD, momentum=0.9)
 ADAMW = {"betas": (0.9, 0.99), "weight_decay": 0.1, "fused": True}
 DECAYED = {"no decay": "none", "decay of matrices": "matrices"}  # of all weights otherwise
 # Name → optimizer, rate, schedule, longest gradient, windows in a batch; steps that are clipped.
 INGREDIENTS: Mapping[str, tuple] = {
     "SGD, rate 0.01": (torch.optim.SGD, 0.01, "constant", math.inf, BATCH),
     "SGD, rate 0.2": (torch.optim.SGD, 0.2, "constant", math.inf, BATCH),
+    "momentum, rate 0.05": (MOMENTUM, 0.05, "constant", math.inf, BATCH),
     "AdamW, rate 0.001": (torch.optim.AdamW, 0.001, "constant", math.inf, BATCH),
     "AdamW, rate 0.003": (torch.optim.AdamW, 0.003, "constant", math.inf, BATCH),
     "AdamW, rate 0.003, clipped": (torch.optim.AdamW, 0.003, "constant", 1.0, BATCH),

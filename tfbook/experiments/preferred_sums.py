@@ -3,13 +3,14 @@
 A small decoder has learned sums of two numbers below 20 from texts in two styles, half of them
 "3+8=11" and half "3+8=011", with a zero before the number. Both are right. Then DPO trains it on
 pairs of right answers to the same questions, of which the one without the zero is preferred, with
-several strengths beta of the tie to the model as it was.
+several strengths beta of the tie to the model as it was. A control, "lessons", takes as many steps
+of ordinary training on the preferred answers of the same pairs.
 
-The log holds, for each beta and each seed, what is measured after each number of steps of `at`, on
-samples of the model itself for sums that were kept apart: the share of answers in the preferred
-style (`style`), of right answers in either style (`right`), the divergence from the model as it was
-in nats a token (`drift`), and the mean change of the log-probability of the preferred and of the
-rejected answers (`chosen`, `rejected`).
+The log holds, for each beta and each seed, and under `lessons` for the control, what is measured
+after each number of steps of `at`, on samples of the model itself for sums that were kept apart:
+the share of answers in the preferred style (`style`), of right answers in either style (`right`),
+the divergence from the model as it was in nats a token (`drift`), and the mean change of the
+log-probability of the preferred and of the rejected answers (`chosen`, `rejected`).
 
 Source: [rafailov2023direct]
 Explained in: chapters/18_practice, section "Learning from comparisons".
@@ -105,12 +106,13 @@ def run(
     known = questions()
     asked = [known.texts[i] for i in known.test[:n_test].tolist()]
     names = ("style", "right", "drift", "chosen", "rejected")
-    found = {str(beta): {name: [] for name in names} for beta in betas}
+    ways = [*betas, None]  # None: the control
+    found = {beta: {name: [] for name in names} for beta in ways}
     kept = {}
     for seed in seeds:
         base = taught(known, seed, lessons)
         kept = kept or {name: weight.half() for name, weight in base.state_dict().items()}
-        for beta in betas:
+        for beta in ways:
             model, generator = copy.deepcopy(base), torch.Generator().manual_seed(seed)
             optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
             looks = []
@@ -120,12 +122,17 @@ def run(
                 drawn = known.train[torch.randint(len(known.train), (BATCH,), generator=generator)]
                 texts = [known.texts[i] for i in drawn.tolist()]
                 pair = tuple(pairs(texts, [kind] * BATCH) for kind in ("plain", "zero"))
-                loss, count = preference_loss(model, pair, reference=base, beta=beta)
+                if beta is None:
+                    loss, count = loss_of(model, pair[0].inputs, pair[0].targets), 1
+                else:
+                    loss, count = preference_loss(model, pair, reference=base, beta=beta)
                 optimizer.zero_grad()
                 (loss / count).backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
             for name, row in zip(names, zip(*looks, strict=True), strict=True):
-                found[str(beta)][name].append(list(row))
+                found[beta][name].append(list(row))
     settings = {"seeds": list(seeds), "steps": max(at), "lessons": lessons}
-    return {"settings": settings, "at": list(at), "betas": found}, kept
+    control = found.pop(None)
+    by_beta = {str(beta): rows for beta, rows in found.items()}
+    return {"settings": settings, "at": list(at), "betas": by_beta, "lessons": control}, kept

@@ -1,4 +1,4 @@
-"""From a model to text: choosing tokens, the loop, beams, drafts.
+"""From a model to text: choosing tokens, the loop, beams, drafts, grammars.
 
 Explained in: chapters/12_generation.
 """
@@ -6,6 +6,7 @@ Explained in: chapters/12_generation.
 from tfbook.generation.beam import Hypothesis, beam_search
 from tfbook.generation.conversation import Conversation, converse
 from tfbook.generation.decoding import Generation, generate, stream
+from tfbook.generation.grammar import Grammar, Guide
 from tfbook.generation.prompts import (
     Asked,
     LanguageModel,
@@ -101,4 +102,6 @@ __all__ = [
     "accept_probability",
     "residual_distribution",
     "speculative_generate",
+    "Grammar",
+    "Guide",
 ]

@@ -321,6 +321,8 @@ def step_traffic(
     gathered = collective_traffic("all_gather", account.weights * each.weight, d)
     if split.zero == 3:  # for each micro-batch forward, backward and the gradients
         data = _times(gathered + gathered + scattered, m)
+    elif split.zero == 2:  # nobody keeps the gradients of the others until the last micro-batch
+        data = _times(scattered, m) + gathered
     elif split.zero:
         data = scattered + gathered
     else:

@@ -67,6 +67,7 @@ _HOME = {
     "style_source": "_base",
     "training_planner": "_planning",
     "unpack_weights": "_packing",
+    "write_page": "_kept",
 }
 
 __all__ = [*_HOME]

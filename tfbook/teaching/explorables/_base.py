@@ -58,7 +58,7 @@ QUESTIONS = ("quiz", "predict", "explain")
 # What modules import, each from those before it.
 HELPERS = (
     "shared", "asking", "shades", "maps", "workers", "tensors", "language_model",
-    "translation_model", "training_model",
+    "translation_model", "training_model", "kept_model",
 )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ function numbers(data, now) {
     const sharedBy = (zero) => (c.zero >= zero ? c.replicas : 1);
     const held = [(a.weights * each.weight) / sharedBy(3), (a.weights * each.gradient) / sharedBy(2), (a.weights * each.optimizer) / sharedBy(1), a.flight * a.kept + a.working];
     const [scattered, gathered] = [ring(1, a.weights * each.gradient, c.replicas), ring(1, a.weights * each.weight, c.replicas)];
-    const sent = c.zero === 3 ? times(both(gathered, gathered, scattered), m) : c.zero ? both(scattered, gathered) : ring(2, a.weights * each.gradient, c.replicas);
+    const sent = c.zero === 3 ? times(both(gathered, gathered, scattered), m) : c.zero ? both(times(scattered, c.zero === 2 ? m : 1), gathered) : ring(2, a.weights * each.gradient, c.replicas);
     const tensor = seconds(times(a.tensor, m), c.tensor);
     return {
       ...a, held, memory: held.reduce((x, y) => x + y), computing: m * (a.flops / (data.efficiency * machine.flops) + a.moved / machine.bandwidth),

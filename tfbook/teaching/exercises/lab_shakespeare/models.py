@@ -286,28 +286,33 @@ LAB_CAUSALITY = Exercise(
 # lab-loss ---------------------------------------------------------------------------------------
 
 
-def next_token_loss(
-    model: Callable[[torch.Tensor], torch.Tensor], batch: tuple[torch.Tensor, torch.Tensor]
+def loss_of(
+    model: Callable[[torch.Tensor], torch.Tensor], batch: torch.Tensor
 ) -> torch.Tensor:
     """Compute the mean surprise of a model at the characters it is to predict, in nats.
 
-    model: from tokens (B, N) to logits (B, N, V). batch: what it reads (B, N), and the target at
-    each place (B, N).
-    Returns: the mean of -ln p(target) over all places, a tensor of shape ().
+    The model reads all but the last character of each row. The targets are all but the first.
+
+    model: from tokens (B, N) to logits (B, N, V). batch: (B, N + 1), int64.
+    Returns: the mean of -ln p(target) over all places of all rows, a tensor of shape ().
     """
     ...
 
 
-def _loss_case() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _loss_case() -> tuple[torch.Tensor, torch.Tensor]:
     tokens = torch.tensor([[1, 4, 2, 0, 3], [2, 2, 4, 1, 0], [0, 3, 3, 1, 4]])
-    return numbers(6, 6, seed=823), tokens[:, :-1], tokens[:, 1:]
+    return numbers(6, 6, seed=823), tokens
 
 
-def _reader(table: torch.Tensor, x: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+def _reader(table: torch.Tensor, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    x = rows[:, :-1]
+
     def model(tokens: torch.Tensor) -> torch.Tensor:
         if not isinstance(tokens, torch.Tensor) or not torch.equal(tokens, x):
+            whole = isinstance(tokens, torch.Tensor) and torch.equal(tokens, rows)
             raise Wrong(
-                "The model was given something else than the first part of the batch.",
+                "The model read whole rows. The last character has no target: leave it out."
+                if whole else "The model read something else than all but the last of each row.",
                 got=tokens, wanted=x,
             )
         return table[tokens].cumsum(1)
@@ -317,20 +322,21 @@ def _reader(table: torch.Tensor, x: torch.Tensor) -> Callable[[torch.Tensor], to
 
 def _loss_values(loss: Any) -> None:
     """Each place is scored against its own target."""
-    table, x, y = _loss_case()
+    table, rows = _loss_case()
+    x, y = rows[:, :-1], rows[:, 1:]
     logits = table[x].cumsum(1)
     ce = torch.nn.functional.cross_entropy
     right = ce(logits.flatten(0, 1), y.flatten())
     flat = logits.flatten(0, 1)
     chance = flat.softmax(-1).gather(1, y.reshape(-1, 1))
     expect(
-        loss(_reader(table, x), (x, y)),
+        loss(_reader(table, rows), rows),
         right,
         "Average -ln p(target) over all places of all rows.",
         what="The loss",
-        given={"batch": (x, y)},
+        given={"batch": rows},
         mistakes={
-            "The targets were shifted once more. They are the next characters already.":
+            "The targets were shifted twice: all but the first are the next characters already.":
                 ce(logits[:, :-1].flatten(0, 1), y[:, 1:].flatten()),
             "The logits were scored against the characters that the model has read.":
                 ce(flat, x.flatten()),
@@ -344,7 +350,7 @@ def _loss_values(loss: Any) -> None:
             "`reshape` does not exchange axes: (B, N, V) became (B, V, N) with the scores of "
             "different places mixed up. Flatten the first two axes, or transpose.":
                 ce(logits.reshape(3, 6, 4), y),
-            "These are bits. `fit` and the log count in nats; change to bits when you report.":
+            "These are bits. Train in nats, as chapter 11 does; change to bits when you report.":
                 right / math.log(2),
             "The sign is reversed: training would make the targets unlikely.": -right,
             "The logarithm is missing: this is the mean of p or of 1 - p.":
@@ -355,8 +361,8 @@ def _loss_values(loss: Any) -> None:
 
 def _loss_gradients(loss: Any) -> None:
     """Gradients reach the model."""
-    table, x, y = _loss_case()
-    expect_gradients(lambda table: loss(_reader(table, x), (x, y)), table=table)
+    table, rows = _loss_case()
+    expect_gradients(lambda table: loss(_reader(table, rows), rows), table=table)
 
 
 LAB_LOSS = Exercise(
@@ -364,13 +370,15 @@ LAB_LOSS = Exercise(
     title="The loss of a batch",
     level=1,
     section='chapters/lab_shakespeare, section "Step 6: the loss"',
-    stub=next_token_loss,
+    stub=loss_of,
     properties=(_loss_values, _loss_gradients),
     hints=(
-        "The batch has been shifted already: target t is what stands behind place t.",
+        "A row of N + 1 characters poses N questions. Which slice of it is read, and which slice "
+        "holds the answers?",
         "`torch.nn.functional.cross_entropy` takes logits (M, V) and targets (M,): make one long "
-        "list of all places.",
-        "`x, y = batch`; `return F.cross_entropy(model(x).flatten(0, 1), y.flatten())`.",
+        "list of all places of all rows.",
+        "`t.flatten(0, 1)` joins the first two axes of a tensor. The function differs in one line "
+        "from that of chapter 11, whose model returns a state besides.",
     ),
 )
 

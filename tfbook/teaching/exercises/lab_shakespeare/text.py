@@ -162,7 +162,7 @@ def _vocabulary_ids(vocabulary: Any) -> None:
 def _vocabulary_back(vocabulary: Any) -> None:
     """Decoding brings back every character, line ends and capitals too."""
     encode, decode = parts(vocabulary(LETTERS), "encode", "decode")
-    for text in (LETTERS, "no", ",\n?", "TTT", ""):
+    for text in (LETTERS, "no", ",\n?", "TTT"):
         ids = _use("encode", encode, text)
         expect_tensor(ids, (len(text),), torch.int64, what="`encode(text)`")
         got = _use("decode", decode, ids)
@@ -332,61 +332,72 @@ LAB_NGRAM = Exercise(
 
 def batch(
     ids: torch.Tensor, length: int, batch_size: int, generator: torch.Generator
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw stretches of a text, and beside each character the next one.
+) -> torch.Tensor:
+    """Draw windows of a text: what a model reads, and one character more, the last target.
 
-    Each stretch begins at random, all places that leave room for it and its targets being equally
-    likely, and reads on without a gap.
+    Each window begins at random, all places that leave room for it being equally likely, and reads
+    on without a gap.
 
-    ids: (T,), int64, the text. length: N. batch_size: B. generator: where chance comes from.
-    Returns: what the model reads (B, N), and what it is to predict at each place (B, N).
+    ids: (T,), int64, the text. length: N, how many characters of a window are read. batch_size: B.
+    generator: where chance comes from.
+    Returns: (B, N + 1), int64.
     """
     ...
 
 
-def _batch_targets(draw: Any) -> None:
-    """A row is a stretch of the text, and its targets are the characters behind each place."""
+def _rows(got: Any) -> torch.Tensor:
+    if isinstance(got, tuple | list):
+        raise Wrong(
+            "Return one tensor, (B, N + 1). What is read and what is to be predicted are both in "
+            "it; the loss of step 6 takes them apart."
+        )
+    return got
+
+
+def _batch_windows(draw: Any) -> None:
+    """A row is a window of the text, with the target of its last character."""
     ids = torch.arange(100, 150)
-    x, y = parts(draw(ids, 6, 4, torch.Generator().manual_seed(3)), "x", "y")
+    rows = _rows(draw(ids, 6, 4, torch.Generator().manual_seed(3)))
     given = {"ids": "100, 101, …, 149", "length": 6, "batch_size": 4}
-    for got, what in ((x, "What the model reads"), (y, "What it is to predict")):
-        try:
-            expect_tensor(got, (4, 6), torch.int64, what=what)
-        except Wrong as wrong:
-            wrong.given, wrong.got = given, got
-            raise
-    stretch = x[:, :1] + torch.arange(6)
+    if getattr(rows, "shape", None) == (4, 6):
+        raise Wrong(
+            "The rows have N characters. The last one needs a target, too: N + 1.", given=given,
+            got=rows,
+        )
+    try:
+        expect_tensor(rows, (4, 7), torch.int64, what="The batch")
+    except Wrong as wrong:
+        wrong.given, wrong.got = given, rows
+        raise
+    stretch = rows[:, :1] + torch.arange(7)
     slips = [
-        (not torch.equal(x, stretch),
-         "The characters of a row do not follow one another in the text.", x, stretch),
-        (torch.equal(y, x), "The targets are the inputs: the model would learn to copy.", y, x + 1),
-        (torch.equal(y, x - 1), "The targets are the characters before. The next ones are wanted.",
-         y, x + 1),
-        (torch.equal(y, x.roll(-1, 1)), "The last target of a row is its first character. It is "
-         "the next one of the text.", y, x + 1),
-        (torch.equal(y[:, :-1], x[:, 1:]), "The last target is not the character behind the row.",
-         y, x + 1),
-        (not torch.equal(y, x + 1), "The targets are not the next characters.", y, x + 1),
+        (torch.equal(rows, rows[:, :1] + torch.arange(6).repeat(2)[:7]),
+         "The last character of a row is its first one again. It is the next one of the text."),
+        (torch.equal(rows, rows[:, :1] + torch.arange(7).clamp(max=5)),
+         "The last character of a row stands there twice. It is the next one of the text."),
+        (torch.equal(rows, rows[:, :1] - torch.arange(7)), "The rows run backwards."),
+        (not torch.equal(rows, stretch),
+         "The characters of a row do not follow one another in the text."),
     ]
-    for is_so, message, got, wanted in slips:
-        if is_so and not torch.equal(got, wanted):
-            raise Wrong(message, given=given, got=got, wanted=wanted)
+    for is_so, message in slips:
+        if is_so:
+            raise Wrong(message, given=given, got=rows, wanted=stretch)
 
 
 def _batch_places(draw: Any) -> None:
     """Every place that leaves room is drawn, the first and the last too."""
     ids, length = torch.arange(9), 4
-    x, _ = parts(draw(ids, length, 400, torch.Generator().manual_seed(5)), "x", "y")
-    found = x[:, 0].bincount(minlength=5)
+    rows = _rows(draw(ids, length, 400, torch.Generator().manual_seed(5)))
+    found = rows[:, 0].bincount(minlength=5)
     given = {"ids": ids, "length": length, "batch_size": 400}
     if len(found) > 5:
-        raise Wrong("A row begins where no room is left for its targets.", given=given)
+        raise Wrong("A row begins where no room is left for its last target.", given=given)
     for place, words in ((4, "last"), (0, "first")):
         if not found[place]:
             raise Wrong(
                 f"No row begins at the {words} place that leaves room for 4 characters and the "
                 f"one behind them, {place}. There are T - N places.",
-                given=given, got=sorted(set(x[:, 0].tolist())), wanted=[0, 1, 2, 3, 4],
+                given=given, got=sorted(set(rows[:, 0].tolist())), wanted=[0, 1, 2, 3, 4],
             )
     if found.min() < 40:
         raise Wrong(
@@ -401,7 +412,7 @@ def _batch_chance(draw: Any) -> None:
 
     def begins(generator: torch.Generator, seed: int) -> list[int]:
         torch.manual_seed(seed)
-        return parts(draw(ids, 3, 8, generator), "x", "y")[0][:, 0].tolist()
+        return _rows(draw(ids, 3, 8, generator))[:, 0].tolist()
 
     first, again = (torch.Generator().manual_seed(7) for _ in range(2))
     one, other = begins(first, 1), begins(again, 2)
@@ -419,19 +430,19 @@ def _batch_chance(draw: Any) -> None:
 
 LAB_BATCH = Exercise(
     name="lab-batch",
-    title="Stretches and their next characters",
+    title="Windows of the text",
     level=1,
     section='chapters/lab_shakespeare, section "Step 4: batches"',
     stub=batch,
-    properties=(_batch_targets, _batch_places, _batch_chance),
+    properties=(_batch_windows, _batch_places, _batch_chance),
     hints=(
-        "A stretch of N characters and the target of its last one take N + 1 places. Where may "
-        "it begin in a text of T?",
+        "N characters and the target of the last one take N + 1 places. Where may a window begin "
+        "in a text of T?",
         "`torch.randint(high, (batch_size,), generator=generator)` draws from 0 to high - 1. "
-        "Adding a row of offsets to a column of beginnings gives a table of places, (B, N + 1).",
-        "`begins = torch.randint(len(ids) - length, (batch_size,), generator=generator)`; "
-        "`rows = ids[begins[:, None] + torch.arange(length + 1)]`; return `rows[:, :-1], "
-        "rows[:, 1:]`.",
+        "A column of beginnings, `begins[:, None]`, plus a row of offsets gives a table of places, "
+        "and `ids[places]` what stands there.",
+        "The offsets are `torch.arange(length + 1)`. The last place at which a window may begin is "
+        "T - N - 1; which `high` draws it, and none behind it?",
     ),
 )
 

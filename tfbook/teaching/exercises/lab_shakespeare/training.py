@@ -12,17 +12,19 @@ from tfbook.teaching.exercises._spec import Exercise, Wrong
 
 def train(
     model: torch.nn.Module,
+    loss_of: Callable[[torch.nn.Module, object], torch.Tensor],
     batches: Callable[[int], object],
-    loss: Callable[[torch.nn.Module, object], torch.Tensor],
     steps: int,
+    rate: float,
 ) -> list[float]:
     """Train a model in place.
 
-    Step i takes the batch batches(i), computes loss(model, batch) and its gradients, and changes
-    the weights once. Optimizer, learning rates and schedule are yours.
+    Step i takes the batch batches(i), computes loss_of(model, batch) and its gradients, and changes
+    the weights once. The learning rate is never above `rate`; optimizer and schedule are yours.
 
-    model: to be trained, in training mode. batches: from the number of a step, 0, 1, …, to its
-    batch. loss: of a model and a batch, a tensor of shape (). steps: how many.
+    model: to be trained, in training mode. loss_of: from a model and a batch to a tensor of shape
+    (). batches: from the number of a step, 0, 1, …, to its batch. steps: how many. rate: the
+    highest learning rate.
     Returns: the losses, one float for each step, each from before the weights were changed.
     """
     ...
@@ -61,7 +63,7 @@ class _Run:
 
     def loss(self, model: Any, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         if model is not self.model:
-            raise Wrong("`loss` was given another model. Train the one that came, in place.")
+            raise Wrong("`loss_of` was given another model. Train the one that came, in place.")
         x, y = batch
         self.modes.append(model.training)
         value = torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
@@ -69,9 +71,9 @@ class _Run:
         return value
 
 
-def _train_run(train: Any, steps: int) -> tuple[_Run, list[float]]:
+def _train_run(train: Any, steps: int, rate: float = 0.01) -> tuple[_Run, list[float]]:
     run = _Run()
-    losses = train(run.model, run.batches, run.loss, steps)
+    losses = train(run.model, run.loss, run.batches, steps, rate)
     if not isinstance(losses, list) or not all(isinstance(x, float) for x in losses):
         kind = type(losses).__name__
         raise Wrong(f"The result is a {kind}. Return a list of floats, one for each step.")
@@ -91,8 +93,8 @@ def _train_learns(train: Any) -> None:
     if not last < 0.7 * first:
         raise Wrong(
             "The next character follows from the present one, which 80 steps are enough to find "
-            "out, and the loss did not fall by a third. Are the gradients cleared between steps? "
-            "Does the learning rate suit the optimizer?",
+            "out, and the loss did not fall by a third. Are the gradients cleared between steps, "
+            "and before `backward`? The rate here is 0.01, which suits AdamW and not plain SGD.",
             got=last, wanted=f"below {0.7 * first:.3f}",
         )
 
@@ -120,20 +122,34 @@ def _train_losses(train: Any) -> None:
         raise Wrong("The model was in evaluation mode. Call `model.train()`: dropout belongs here.")
 
 
+def _train_rate(train: Any) -> None:
+    """`rate` says how far a step goes."""
+    run, _ = _train_run(train, 6, rate=0.0)
+    fresh = _Toy().state_dict()
+    if not all(torch.equal(fresh[name], w) for name, w in run.model.state_dict().items()):
+        raise Wrong(
+            "With rate = 0 the weights should stay as they are, and they moved. Give the optimizer "
+            "`lr=rate`, and multiply what a schedule says by `rate`.", given={"rate": 0.0},
+        )
+
+
 LAB_TRAIN = Exercise(
     name="lab-train",
     title="A training run",
     level=2,
     section='chapters/lab_shakespeare, section "Step 8: train"',
     stub=train,
-    properties=(_train_learns, _train_batches, _train_losses),
+    properties=(_train_learns, _train_batches, _train_losses, _train_rate),
     warm=("torch._dynamo",),  # loaded by the first optimizer of PyTorch, in seconds
     hints=(
-        "Five lines in a loop, or one call of `tfbook.training.fit`.",
-        "Make the optimizer once, before the loop. In the loop: the loss, `zero_grad`, "
-        "`backward`, `step`, and `loss.item()` into a list.",
-        "`fit(model, batches, loss=loss, optimizer=torch.optim.AdamW(model.parameters(), "
-        "lr=5e-3), steps=steps, progress=False).losses`",
+        "It is the loop of chapter 11: which of its lines must stand before the loop, and which "
+        "inside?",
+        "Before the loop, make the optimizer once, `torch.optim.AdamW(model.parameters(), "
+        "lr=rate)`. Inside: the loss, `zero_grad`, `backward`, `step`, and `loss.item()` into a "
+        "list.",
+        "A schedule is one line at the beginning of a step: for each group of "
+        "`optimizer.param_groups`, `group['lr'] = rate * factor(step)`, where `factor = "
+        "schedule('cosine', steps=steps, warmup=steps // 10)` is made before the loop.",
     ),
 )
 

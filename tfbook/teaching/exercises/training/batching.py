@@ -304,8 +304,8 @@ ACCUMULATED_GRADIENT = Exercise(
         "that known?",
         "`torch.autograd.grad(total, weight)` returns the gradient of one batch and frees what the "
         "batch kept. It does not touch `weight.grad`.",
-        "In the loop: `total, n = loss(weight, batch)`, `summed = summed + "
-        "torch.autograd.grad(total, weight)[0]`, `count += n`; after it `summed / count`.",
+        "Keep two things from batch to batch: a sum of gradients and a count of tokens. Divide "
+        "when no batch is left.",
     ),
 )
 

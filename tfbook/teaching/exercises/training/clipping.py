@@ -174,8 +174,8 @@ CLIP_NORM = Exercise(
         "multiplied by the same.",
         "The squared lengths of the tensors add up: `sum(g.square().sum() for g in gradients)`. "
         "The factor is limit / length, but never above 1.",
-        "`length = sum(g.square().sum() for g in gradients).sqrt()`; "
-        "`factor = limit / length.clamp(min=limit)`.",
+        "One formula serves all three cases, too long, short enough and zero, if the length in the "
+        "denominator is never below the limit: `clamp` has a `min`.",
     ),
 )
 

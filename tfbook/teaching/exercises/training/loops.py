@@ -1,4 +1,4 @@
-"""The exercises of chapter 11 on whole loops: one with a fault, and one to build."""
+"""The exercises of chapter 11 on whole loops: one with two faults, and one to build."""
 
 import math
 from collections.abc import Callable
@@ -9,96 +9,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from tfbook.teaching.exercises._spec import Exercise, Wrong, expect, numbers
-
-# scheduled-descent ------------------------------------------------------------------------------
-
-
-def scheduled_descent(
-    weight: torch.Tensor, gradient_of: Callable, rate: float, factor: Callable, steps: int
-) -> torch.Tensor:
-    """Descend with a learning rate that follows a schedule.
-
-    In step s, counted from 0, the learning rate is rate · factor(s).
-
-    weight: any shape. gradient_of: from a weight to its gradient. rate: the highest learning rate.
-    factor: from the number of a step to a share, from 0 to 1. steps: how many.
-    Returns: the weight after the last step.
-    """
-    for step in range(steps):
-        rate = rate * factor(step)
-        weight = weight - rate * gradient_of(weight)
-    return weight
-
-
-def _descend(weight: Any, gradient_of: Any, rate: float, factors: list[float]) -> torch.Tensor:
-    for factor in factors:
-        weight = weight - rate * factor * gradient_of(weight)
-    return weight
-
-
-def _piled(rate: float, factors: list[float]) -> list[float]:
-    """Return the shares that are left where the factors are multiplied with one another."""
-    return [math.prod(factors[: i + 1]) for i in range(len(factors))]
-
-
-def _shrink(weight: torch.Tensor) -> torch.Tensor:
-    return 0.5 * weight
-
-
-def _expect_descent(descend: Any, factors: list[float], rule: str) -> None:
-    weight = numbers(3, seed=601)
-    more = [*factors, factors[-1]]
-    expect(
-        descend(weight, _shrink, 0.8, lambda step: more[step], len(factors)),
-        _descend(weight, _shrink, 0.8, factors),
-        rule,
-        mistakes={
-            "The rate shrinks from step to step by all factors so far: `rate` is overwritten, and "
-            "the next step multiplies what is left of it.":
-                _descend(weight, _shrink, 0.8, _piled(0.8, factors)),
-            "The schedule is not used: each step has the full rate.":
-                _descend(weight, _shrink, 0.8, [1.0] * len(factors)),
-            "The factor is that of the next step: steps count from 0.":
-                _descend(weight, _shrink, 0.8, more[1:]),
-            "The step goes uphill: subtract it.": _descend(weight, _shrink, -0.8, factors),
-            "All steps use the gradient at the first weight. Ask for it anew in each step.":
-                weight - 0.8 * sum(factors) * _shrink(weight),
-        },
-    )  # fmt: skip
-
-
-def _descent_fall(descend: Any) -> None:
-    """While the schedule falls, each step has the highest rate times its own factor."""
-    _expect_descent(
-        descend, [1.0, 0.8, 0.6, 0.3], "In step s the learning rate is rate · factor(s)."
-    )
-
-
-def _descent_rise(descend: Any) -> None:
-    """A rise from a small factor ends at the highest rate."""
-    _expect_descent(descend, [0.1, 0.5, 1.0, 1.0], "After the rise the rate is the highest one.")
-
-
-def _descent_zero(descend: Any) -> None:
-    """A factor of 0 skips one step, not all that follow."""
-    _expect_descent(descend, [1.0, 0.0, 1.0], "After a factor of 0 the next step is a whole one.")
-
-
-SCHEDULED_DESCENT = Exercise(
-    name="scheduled-descent",
-    title="A schedule that stops too early",
-    level=2,
-    section='chapters/11_training, section "The learning rate"',
-    stub=scheduled_descent,
-    properties=(_descent_fall, _descent_rise, _descent_zero),
-    hints=(
-        "Print the rate that each step really has, for the factors 1, 0.5, 0.5, 0.5.",
-        "Which of the names in the loop has another value at its end than at its beginning, and "
-        "should not?",
-        "`rate = …` inside the loop changes what the next step begins with. Does it need to?",
-    ),
-    broken=True,
-)
 
 # train-loop -------------------------------------------------------------------------------------
 
@@ -266,4 +176,139 @@ TRAIN_LOOP = Exercise(
     ),
 )
 
-EXERCISES = (SCHEDULED_DESCENT, TRAIN_LOOP)
+# flat-loss --------------------------------------------------------------------------------------
+
+
+def short_run(
+    model: torch.nn.Module, loss_of: Callable, batches: Callable, steps: int, rate: float,
+    factor: Callable,
+) -> list:  # fmt: skip
+    """Train a model, in place: AdamW, with a learning rate that follows a schedule.
+
+    In step s, counted from 0, the learning rate is rate · factor(s).
+
+    model: what is trained. loss_of: from the model and a batch to a loss, shape (). batches: from
+    the number of a step to a batch. steps: how many. rate: the highest learning rate. factor: from
+    the number of a step to a share, from 0 to 1.
+    Returns: the loss of each step, a list of numbers.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    losses = []
+    for step in range(steps):
+        rate = rate * factor(step)
+        optimizer.param_groups[0]["lr"] = rate
+        loss = loss_of(model, batches(step))
+        loss.backward()
+        optimizer.zero_grad()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+FALL = (1.0, 0.8, 0.6, 0.3, 0.1)
+
+
+def _short(
+    factors: tuple[float, ...], *, zero: str = "before", piled: bool = False, early: int = 0,
+    scheduled: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Train as the exercise asks, or with one mistake; return losses and weights."""
+    model, loss_of, batches = _problem()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+    losses, share = [], 1.0
+    for step in range(len(factors)):
+        now = factors[min(step + early, len(factors) - 1)]
+        share = share * now if piled else now
+        optimizer.param_groups[0]["lr"] = RATE * (share if scheduled else 1.0)
+        loss = loss_of(model, batches(step))
+        if zero == "before":
+            optimizer.zero_grad()
+        loss.backward()
+        if zero == "between":
+            optimizer.zero_grad()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses), _flat(model)
+
+
+def _short_asked(run: Any, factors: tuple[float, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Let the reader's loop train the small model; return losses and weights."""
+    model, loss_of, batches = _problem()
+    more = (*factors, factors[-1])
+    losses = run(model, loss_of, batches, len(factors), RATE, lambda step: more[step])
+    if not isinstance(losses, list) or len(losses) != len(factors):
+        raise Wrong("Return one list with the loss of each step.", got=losses)
+    found = [torch.as_tensor(x, dtype=torch.double).detach() for x in losses]
+    return torch.stack(found), _flat(model)
+
+
+def _short_mistakes(factors: tuple[float, ...], which: int) -> dict[str, torch.Tensor]:
+    return {
+        "The weights do not move, so the loss stays where it began: between `backward()` and "
+        "`step()` the new gradients are cleared.": _short(factors, zero="between")[which],
+        "The old gradients are never cleared: `backward()` adds to them.":
+            _short(factors, zero="never")[which],
+        "The rate shrinks from step to step by all factors so far: `rate` is overwritten, and "
+        "the next step multiplies what is left of it.": _short(factors, piled=True)[which],
+        "The schedule is not used: each step has the full rate.":
+            _short(factors, scheduled=False)[which],
+        "The factor is that of the next step: steps count from 0.":
+            _short(factors, early=1)[which],
+    }  # fmt: skip
+
+
+def _short_moves(run: Any) -> None:
+    """The weights move: each step follows the gradient of its own batch."""
+    factors = (1.0,) * 4
+    expect(
+        _short_asked(run, factors)[1], _short(factors)[1], "The weights after four steps differ.",
+        what="The weights at the end", mistakes=_short_mistakes(factors, 1),
+    )  # fmt: skip
+
+
+def _short_falls(run: Any) -> None:
+    """While the schedule falls, each step has the highest rate times its own factor."""
+    expect(
+        _short_asked(run, FALL)[1], _short(FALL)[1],
+        "In step s the learning rate is rate · factor(s).", what="The weights at the end",
+        mistakes=_short_mistakes(FALL, 1),
+    )  # fmt: skip
+
+
+def _short_rises(run: Any) -> None:
+    """After a factor of 0 the next step is a whole one."""
+    factors = (0.1, 0.0, 1.0, 1.0)
+    expect(
+        _short_asked(run, factors)[1], _short(factors)[1],
+        "A factor of 0 skips one step, not all that follow.", what="The weights at the end",
+        mistakes=_short_mistakes(factors, 1),
+    )  # fmt: skip
+
+
+def _short_losses(run: Any) -> None:
+    """The losses are those of the batches, measured before each step."""
+    expect(
+        _short_asked(run, FALL)[0], _short(FALL)[0], "The losses of the steps differ.",
+        what="The losses", mistakes=_short_mistakes(FALL, 0),
+    )  # fmt: skip
+
+
+FLAT_LOSS = Exercise(
+    name="flat-loss",
+    title="A loss that does not move",
+    level=2,
+    section='chapters/11_training, section "Eight sick curves"',
+    stub=short_run,
+    properties=(_short_moves, _short_falls, _short_rises, _short_losses),
+    warm=("torch._dynamo",),  # loaded by the first optimizer of PyTorch, in seconds
+    hints=(
+        "Do the weights move at all? Look at the gradient of one weight right before "
+        "`optimizer.step()`.",
+        "For the second symptom, print the rate that each step really has, for the factors 1, "
+        "0.5, 0.5, 0.5.",
+        "Which name has another value at the end of a step than at its beginning, and should not?",
+    ),
+    broken=True,
+)
+
+EXERCISES = (FLAT_LOSS, TRAIN_LOOP)

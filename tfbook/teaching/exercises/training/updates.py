@@ -278,8 +278,8 @@ ADAMW_STEP = Exercise(
         "weight. The last two do not meet before the subtraction.",
         "m̂ and v̂ are for this step alone: m and v go back as they are. `m * b + g * (1 - b)` makes "
         "a new tensor, `m.mul_(b)` would change the caller's.",
-        "`move = m / (1 - b1**step) / ((v / (1 - b2**step)).sqrt() + eps)`; "
-        "`weight - lr * (move + decay * weight)`.",
+        "Try it on paper: at step 1 with a weight of 1, a gradient of 0.5, lr 0.01 and decay 0.1, "
+        "m̂ / √v̂ is 1. Where must the weight be?",
     ),
 )
 

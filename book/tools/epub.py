@@ -257,8 +257,8 @@ def contents(
         yield f"pictures/{name}", path.read_bytes(), ""
 
 
-def main(site: Path = leaves.SITE, folder: Path = leaves.LEAVES, out: Path = OUT) -> None:
-    """Pack the leaves of a folder."""
+def write(site: Path, folder: Path, out: Path) -> int:
+    """Pack the leaves of a folder, and return how many they are."""
     chapters = read(folder)
     out.parent.mkdir(parents=True, exist_ok=True)
     files: dict[str, str] = {}
@@ -270,7 +270,13 @@ def main(site: Path = leaves.SITE, folder: Path = leaves.LEAVES, out: Path = OUT
             packed.writestr(f"EPUB/{name}", text, stored)
             files[name] = marks
         packed.writestr("EPUB/package.opf", package(chapters, files, tfbook.__version__))
-    print(f"{out}: {len(chapters)} pages, {out.stat().st_size / 1e6:.1f} MB")
+    return len(chapters)
+
+
+def main() -> None:
+    """Pack the leaves of the built book."""
+    count = write(leaves.SITE, leaves.LEAVES, OUT)
+    print(f"{OUT}: {count} pages, {OUT.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

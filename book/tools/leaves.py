@@ -8,6 +8,7 @@ for printing. What is kept beside it is a picture of each figure, for readers th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -31,7 +32,7 @@ ON_SCREEN = frozenset(
 WIDTH = 635  # px: 21 cm without two margins of 2.1 cm
 PATIENCE = 120_000  # ms
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
-FLAGS += ["--allow-file-access-from-files", "--host-resolver-rules=MAP * ~NOTFOUND"]
+FLAGS += ["--host-resolver-rules=MAP * ~NOTFOUND"]
 LIVE = "live_"  # models that are loaded when the reader asks for them show no picture before
 
 WAKE = """() => {
@@ -123,23 +124,35 @@ def cover(browser: Any, site: Path, target: Path) -> None:
     view.close()
 
 
-def main(site: Path = SITE, out: Path = LEAVES, names: list[str] | None = None) -> None:
+def write(browser: Any, site: Path, out: Path, names: list[str] | None = None) -> None:
     """Write the leaves of all printed pages, or of those that are named."""
-    from playwright.sync_api import sync_playwright
-
     shutil.rmtree(out, ignore_errors=True)
     pictures = out / "figures"
     pictures.mkdir(parents=True)
     wanted = [each for each in entries() if names is None or each.name in names]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_browser(), args=FLAGS)
-        cover(browser, site, out / "cover.png")
-        for each in wanted:
-            leaf = take(browser, each.name, f"{each.key}--", site, pictures)
-            (out / f"{each.key}.xml").write_text(leaf, encoding="utf-8")
-        browser.close()
+    cover(browser, site, out / "cover.png")
+    for each in wanted:
+        leaf = take(browser, each.name, f"{each.key}--", site, pictures)
+        (out / f"{each.key}.xml").write_text(leaf, encoding="utf-8")
     order = [each._asdict() for each in wanted]
     (out / "order.json").write_text(json.dumps(order, indent=1), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def launched() -> Iterator[Any]:
+    """Start the browser that is there."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_browser(), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def main(names: list[str] | None = None) -> None:
+    """Write the leaves of the built book."""
+    with launched() as browser:
+        write(browser, SITE, LEAVES, names)
 
 
 if __name__ == "__main__":

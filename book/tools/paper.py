@@ -91,10 +91,12 @@ def adopt(article: etree._Element, entry: Entry, keys: dict[str, str]) -> None:
         name = node.get("id")
         if node is not article and name and not name.startswith(prefix):
             node.set("id", prefix + name)
-    for node in article.iter(f"{XHTML}a"):
+    for node in list(article.iter(f"{XHTML}a")):
         node.set("href", place_of(node.get("href", ""), entry, keys, prefix))
-        if not node.get("href"):
-            del node.attrib["href"]
+        if not node.get("href"):  # a place that is not printed
+            node.tag = f"{XHTML}span"
+            for name in ("href", "download", "target", "rel"):
+                node.attrib.pop(name, None)
 
 
 def place_of(href: str, entry: Entry, keys: dict[str, str], prefix: str) -> str:
@@ -115,17 +117,15 @@ def place_of(href: str, entry: Entry, keys: dict[str, str], prefix: str) -> str:
 
 
 def mend_links(chapters: Iterable[Chapter]) -> None:
-    """Lead links whose place does not stand on paper to its page; pictures have no link."""
+    """Lead links whose place does not stand on paper to its page."""
     chapters = list(chapters)
     known = {n.get("id") for c in chapters for n in c.article.iter(etree.Element) if n.get("id")}
     for chapter in chapters:
         for link in chapter.article.iter(f"{XHTML}a"):
-            href = link.get("href", "")
+            href = link.get("href")
             if href.startswith("#") and href[1:] not in known:
                 page = href[1:].partition(SEPARATOR)[0]
                 link.set("href", f"#{page}")
-            if link.find(f"{XHTML}img") is not None and "href" in link.attrib:
-                del link.attrib["href"]
 
 
 def headings(article: etree._Element, entry: Entry) -> Iterable[Heading]:
@@ -287,21 +287,20 @@ def bookmark(writer: pypdf.PdfWriter, chapters: list[Chapter], places: dict) -> 
         if chapter.entry.part != part:
             part = chapter.entry.part
             first, _ = places[chapter.entry.key]
-            above = [writer.add_outline_item(part, first, is_open=part == "Chapters")]
+            above = [writer.add_outline_item(title=part, page_number=first, is_open=part == "Chapters")]
         for heading in chapter.headings:
             number, top = places[heading.target]
             above = above[: heading.depth]
             above.append(
                 writer.add_outline_item(
-                    heading.title, number, above[-1], fit=Fit.xyz(left=0, top=top), is_open=False
-                )
+                    title=heading.title, page_number=number, parent=above[-1],
+                    fit=Fit.xyz(left=0, top=top), is_open=False,
+                )  # fmt: skip
             )
 
 
-def main(site: Path = leaves.SITE, folder: Path = leaves.LEAVES, out: Path = OUT) -> None:
-    """Print the leaves of a folder."""
-    from playwright.sync_api import sync_playwright
-
+def write(browser: Any, site: Path, folder: Path, out: Path) -> int:
+    """Print the leaves of a folder, and return how many pages they have."""
     chapters = read(folder)
     version = tfbook.__version__
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -310,29 +309,25 @@ def main(site: Path = leaves.SITE, folder: Path = leaves.LEAVES, out: Path = OUT
     for chapter in chapters:
         links = chapter.article.iter(f"{XHTML}a")
         wanted |= {link.get("href", "")[1:] for link in links}
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=leaves.find_browser(), args=leaves.FLAGS
-        )
-        view = browser.new_page()
-        view.set_default_timeout(PATIENCE)
+    view = browser.new_page()
+    view.set_default_timeout(PATIENCE)
 
-        def printed(text: str, name: str) -> pypdf.PdfReader:
-            source.write_text(text, encoding="utf-8")
-            return print_pdf(view, source, folder / f"{name}.pdf")
+    def printed(text: str, name: str) -> pypdf.PdfReader:
+        source.write_text(text, encoding="utf-8")
+        return print_pdf(view, source, folder / f"{name}.pdf")
 
-        # As long as it is with numbers.
-        blank = {target: 1000 for target in wanted}
-        lead = len(printed(front(chapters, site, blank, version), "front").pages)
-        documents, numbers, first = [], {}, lead + 1
-        for chapter in chapters:
-            reader = printed(leaf(chapter, site, first, wanted), chapter.entry.key)
-            for name, place in reader.named_destinations.items():
-                numbers[name.lstrip("/")] = first + reader.get_destination_page_number(place)
-            documents.append(reader)
-            first += len(reader.pages)
-        documents.insert(0, printed(front(chapters, site, numbers, version), "front"))
-        browser.close()
+    # The contents are as long with these numbers as with the right ones.
+    blank = dict.fromkeys(wanted, 1000)
+    lead = len(printed(front(chapters, site, blank, version), "front").pages)
+    documents, numbers, first = [], {}, lead + 1
+    for chapter in chapters:
+        reader = printed(leaf(chapter, site, first, wanted), chapter.entry.key)
+        for name, place in reader.named_destinations.items():
+            numbers[name.lstrip("/")] = first + reader.get_destination_page_number(place)
+        documents.append(reader)
+        first += len(reader.pages)
+    documents.insert(0, printed(front(chapters, site, numbers, version), "front"))
+    view.close()
     if len(documents[0].pages) != lead:
         raise RuntimeError("the contents with their numbers are longer than without")
     writer, places = join(documents)
@@ -348,7 +343,14 @@ def main(site: Path = leaves.SITE, folder: Path = leaves.LEAVES, out: Path = OUT
     writer.page_mode = "/UseOutlines"
     writer.compress_identical_objects(remove_unreferenced=True)
     writer.write(out)
-    print(f"{out}: {len(writer.pages)} pages, {out.stat().st_size / 1e6:.1f} MB")
+    return len(writer.pages)
+
+
+def main() -> None:
+    """Print the leaves of the built book."""
+    with leaves.launched() as browser:
+        count = write(browser, leaves.SITE, leaves.LEAVES, OUT)
+    print(f"{OUT}: {count} pages, {OUT.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

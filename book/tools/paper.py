@@ -17,14 +17,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+import numpy as np
 import pypdf
 from lxml import etree
+from PIL import Image
 from pypdf.generic import (
     ArrayObject,
+    ByteStringObject,
     DictionaryObject,
     Fit,
     FloatObject,
     NameObject,
+    NumberObject,
+    StreamObject,
     TextStringObject,
 )
 
@@ -279,6 +284,46 @@ def jump(note: DictionaryObject, places: dict, writer: pypdf.PdfWriter) -> None:
     )  # fmt: skip
 
 
+def lighten(writer: pypdf.PdfWriter) -> None:
+    """Store pictures of few colours as they are in the pages: a byte for each point, not three."""
+    seen = set()
+    for page in writer.pages:
+        for held in page["/Resources"].get("/XObject", {}).values():
+            image = held.get_object()
+            if held.idnum in seen or image["/Subtype"] != "/Image" or not _plain(image):
+                continue
+            seen.add(held.idnum)
+            size = (image["/Width"], image["/Height"])
+            colours = Image.frombytes("RGB", size, image.get_data())
+            few = colours.getcolors(256)
+            if few is None:
+                continue
+            palette = bytes(value for _, colour in few for value in colour)
+            number = {colour: at for at, (_, colour) in enumerate(few)}
+            indexed = np.frombuffer(colours.tobytes(), dtype=np.uint8).reshape(-1, 3)
+            codes = indexed.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], dtype=np.uint32)
+            found, back = np.unique(codes, return_inverse=True)
+            table = [number[int(c) >> 16, int(c) >> 8 & 255, int(c) & 255] for c in found]
+            image.set_data(np.array(table, dtype=np.uint8)[back].tobytes())
+            image.pop("/DecodeParms", None)
+            image[NameObject("/ColorSpace")] = ArrayObject(
+                [
+                    NameObject("/Indexed"), image.raw_get("/ColorSpace"),
+                    NumberObject(len(few) - 1), ByteStringObject(palette),
+                ]
+            )  # fmt: skip
+
+
+def _plain(image: StreamObject) -> bool:
+    """Tell whether a picture has three bytes for each point: red, green, blue."""
+    space = image.get("/ColorSpace")
+    if isinstance(space, ArrayObject) and space[0] == "/ICCBased":
+        three = space[1].get_object()["/N"] == 3
+    else:
+        three = space == "/DeviceRGB"
+    return three and image["/BitsPerComponent"] == 8 and image.get("/Filter") == "/FlateDecode"
+
+
 def bookmark(writer: pypdf.PdfWriter, chapters: list[Chapter], places: dict) -> None:
     """Make bookmarks of parts, chapters and sections."""
     above: list = []
@@ -287,7 +332,8 @@ def bookmark(writer: pypdf.PdfWriter, chapters: list[Chapter], places: dict) -> 
         if chapter.entry.part != part:
             part = chapter.entry.part
             first, _ = places[chapter.entry.key]
-            above = [writer.add_outline_item(title=part, page_number=first, is_open=part == "Chapters")]
+            opened = part == "Chapters"
+            above = [writer.add_outline_item(title=part, page_number=first, is_open=opened)]
         for heading in chapter.headings:
             number, top = places[heading.target]
             above = above[: heading.depth]
@@ -332,6 +378,7 @@ def write(browser: Any, site: Path, folder: Path, out: Path) -> int:
         raise RuntimeError("the contents with their numbers are longer than without")
     writer, places = join(documents)
     bookmark(writer, chapters, places)
+    lighten(writer)
     writer.add_metadata(
         {
             "/Title": TITLE,

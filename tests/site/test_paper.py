@@ -111,7 +111,7 @@ def test_answers_and_solutions_stand_behind_the_exercises(pages):
     assert chapter.index(squeezed("Exercise 2.1")) < chapter.index("Answerstothequestions")
     first = chapter.index(squeezed("Solution to Exercise"))
     assert first > chapter.index("Answerstothequestions") > chapter.index("Exercise2.1")
-    assert solutions > 0 and "Answer\n" not in texts
+    assert solutions > first - 100
 
 
 def test_nothing_on_paper_is_tex_or_a_control(pages):

@@ -189,3 +189,33 @@ def test_epubcheck_finds_no_error(packed):
 
 def _folder(found):
     return leaves.Path(found.origin).parent
+
+
+# ---------------------------------------------------------------------------------- the way there
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_the_welcome_page_offers_the_files_only_where_they_are_published(
+    tmp_path, monkeypatch, published
+):
+    from sphinx.application import Sphinx
+
+    from book.tools import pages
+
+    if published:
+        monkeypatch.setenv(pages.DOWNLOADS, "1")
+    (tmp_path / "book").mkdir()
+    text = "Welcome\n=======\n\n.. toctree::\n\n   book/welcome\n"
+    (tmp_path / "index.rst").write_text(text)
+    (tmp_path / "book" / "welcome.rst").write_text("Here\n====\n\n.. downloads::\n")
+    out = tmp_path / "out"
+    app = Sphinx(tmp_path, None, out, tmp_path / "trees", "html", {}, status=None)
+    app.add_directive("downloads", pages.Downloads, override=True)
+    app.build()
+    written = (out / "book" / "welcome.html").read_text(encoding="utf-8")
+    found = re.findall(r'href="(\.\./executable-[\w-]+\.\w+)"', written)
+    wanted = [f"../{leaves.NAME}.pdf", f"../{leaves.NAME}.epub"]
+    assert found == (wanted if published else [])
+    # What publishes puts them where the links lead.
+    script = (leaves.ROOT / ".ci" / "publish").read_text(encoding="utf-8")
+    assert f"{pages.DOWNLOADS}=1" in script and f"{leaves.NAME}.pdf" in script

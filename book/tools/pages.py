@@ -5,11 +5,13 @@
 {claim} weights-are-a-distribution                  a claim's line, with a link to its place
 {chapter-list}                                      the chapters, written and to come
 {repository} {citing}                               where the book is kept, and how it is cited
+{downloads}                                         PDF and EPUB, where a published build has them
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -23,9 +25,11 @@ from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
 from book.tools import index as book_index
+from book.tools import leaves
 from book.tools.index import ClaimSite, Index, Place
 
 INDEX_PAGES = "tfbook_index_pages"
+DOWNLOADS = "TFBOOK_DOWNLOADS"
 SHOWN = re.compile(r"claim (?P<slug>\S+): .*? \| (?P<shown>measured .*)", re.DOTALL)
 
 
@@ -265,6 +269,26 @@ class Repository(SphinxDirective):
         return [nodes.paragraph("", "", *parts, nodes.Text("."))]
 
 
+class Downloads(SphinxDirective):
+    """Offer the book on paper and for a reading device, where the files are published beside it.
+
+    `.ci/publish` puts them there and says so: `TFBOOK_DOWNLOADS=1`. Other builds show nothing.
+    """
+
+    def run(self) -> list[nodes.Node]:
+        """Return one paragraph, or nothing."""
+        self.env.note_reread()
+        if not os.environ.get(DOWNLOADS):
+            return []
+        root = "../" * self.env.docname.count("/")
+        pdf, epub = (
+            nodes.reference("", text, refuri=f"{root}{leaves.NAME}.{kind}")
+            for kind, text in (("pdf", "one PDF"), ("epub", "an EPUB"))
+        )
+        parts = [nodes.Text("The whole book as "), pdf, nodes.Text(", to print, or as "), epub]
+        return [nodes.paragraph("", "", *parts, nodes.Text(", for a reading device."))]
+
+
 class Citing(SphinxDirective):
     """Show the entry by which this version of the book is cited."""
 
@@ -286,6 +310,7 @@ class Citing(SphinxDirective):
 DIRECTIVES = {
     "repository": Repository,
     "citing": Citing,
+    "downloads": Downloads,
     "chapter-list": ChapterList,
     "claims-index": ClaimsIndex,
     "topic-index": TopicIndex,

@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from repofiles import ROOT
 
-EXTRAS = ("notebooks", "book", "test", "bench")
+EXTRAS = ("notebooks", "book", "paper", "test", "bench")
 
 
 def lines(name):
@@ -58,7 +58,7 @@ def version(requirement):
 
 def test_the_extras_are_those_that_the_book_names(project):
     assert set(project["optional-dependencies"]) == set(EXTRAS)
-    assert "tfbook[notebooks,book]" in project["optional-dependencies"]["test"]
+    assert "tfbook[notebooks,book,paper]" in project["optional-dependencies"]["test"]
 
 
 def test_every_requirement_is_pinned_to_a_version_it_allows(wanted, pins):

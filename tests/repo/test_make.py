@@ -217,8 +217,16 @@ def test_notebooks_passes_the_chapter_on(copy):
 
 def test_help_lists_every_target(copy):
     copy.make("help")
-    for target in "book test lab serve notebooks bench lint clean help".split():
+    for target in "book pdf epub test lab serve notebooks bench lint clean help".split():
         assert f"make {target} " in copy.said
+
+
+@pytest.mark.parametrize(("target", "module"), [("pdf", "paper"), ("epub", "epub")])
+def test_paper_is_made_of_the_built_book(copy, target, module):
+    notes = copy.make(target)
+    assert any("-e .[notebooks,book,paper]" in note for note in installs(notes))
+    assert len(builds(notes)) == 1
+    assert notes[-2:] == ["python -m book.tools.leaves", f"python -m book.tools.{module}"]
 
 
 def test_clean_keeps_the_environment(copy):

@@ -1,5 +1,5 @@
-// What is folded stands in a `noscript`, as text: its elements are made when the fold is opened, when
-// the page is printed, or when a link points into it.
+// What is folded stands in a `noscript`, as text: its elements are made when the fold is opened, or
+// when a link points into it.
 (() => {
   const LATER = "#main-content details > noscript";
   let made = 0;
@@ -24,7 +24,6 @@
     codes.forEach(addCopyButton);
     fold.dispatchEvent(new Event("tfbook-filled", { bubbles: true }));
   };
-  const fillAll = () => document.querySelectorAll(LATER).forEach((later) => fill(later.parentElement));
 
   // The element of an id, made if it is folded away.
   const find = (id) => {
@@ -41,6 +40,5 @@
     if (summary) fill(summary.parentElement);
   }, true);
   document.addEventListener("toggle", ({ target }) => target.open && fill(target), true);
-  addEventListener("beforeprint", fillAll);
-  window.tfbookFolds = { find, fillAll };
+  window.tfbookFolds = { find };
 })();

@@ -83,12 +83,12 @@ def next_token_sampling(
     prompts: Sequence[Mapping],
     *,
     prompt: int = 0,
-    temperature: float = 1.0,
+    temperature: float = 1.5,
     top_k: int = 0,
-    top_p: float = 1.0,
+    top_p: float = 0.9,
     min_p: float = 0.0,
     seed: int = 0,
-    draws: int = 0,
+    draws: int = 20,
 ) -> Explorable:
     r"""Return a figure of the next token's distribution before and after what is cut from it.
 

@@ -1,4 +1,4 @@
-import { chart, follow, grouped, h, listed, slider, stat, summary } from "./shared.js";
+import { chart, follow, grouped, h, listed, slider, stat, summary, titled } from "./shared.js";
 
 const ROWS = 6; // merges listed at once
 // GPT-2's pieces, as in tfbook/data/tokenizers.py; \s of a browser is another set of characters.
@@ -102,7 +102,7 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       h("label", { class: "tfx-control" }, h("span", { class: "tfx-label" }, "Your text"), field), examples,
       applied.node, buttons, tokens,
       h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)),

@@ -1,4 +1,4 @@
-import { bytes, chart, choice, counted, flops, follow, grouped, h, options, show, stat, stops, summary } from "./shared.js";
+import { bytes, chart, choice, counted, flops, follow, grouped, h, options, show, stat, stops, summary, titled } from "./shared.js";
 
 const NULLS = { n_layers: null, n_heads: null, n_kv_heads: null, d_head: null };
 const KINDS = [
@@ -101,7 +101,7 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title), preset.node, length.node,
+      titled(data.title), preset.node, length.node,
       h("div", { class: "tfx-thirds" }, sizes.map((s) => s.node)),
       h("div", { class: "tfx-pairs" }, measure.node, precision.node),
       h("div", { class: "tfx-columns tfx-even" }, first, second),

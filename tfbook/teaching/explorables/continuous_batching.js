@@ -1,4 +1,4 @@
-import { follow, h, options, show, slider, stat, summary, uniform } from "./shared.js";
+import { follow, h, options, show, slider, stat, summary, titled, uniform } from "./shared.js";
 
 /** Tokens of prompts and answers: the same as requests in _serving.py. */
 function requests(answers, seed, n) {
@@ -123,7 +123,7 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       policy.node, h("div", { class: "tfx-pairs tfx-apart" }, answers.node, page.node), h("div", { class: "tfx-pair-wide" }, slots.node, fresh),
       picture("Slots over steps.", [key("tfx-forward", "a token that is wanted"), key("tfx-backward", "one that nobody asked for"), h("span", { class: "tfx-note" }, "Number: request. Grey: the step that is looked at.")], time.node),
       step.node,

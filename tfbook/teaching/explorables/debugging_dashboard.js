@@ -1,4 +1,4 @@
-import { chart, follow, h, options, reading, slider, summary, toggle } from "./shared.js";
+import { chart, follow, h, options, reading, slider, summary, titled, toggle } from "./shared.js";
 import { voice } from "./asking.js";
 
 const three = (x) => (x !== 0 && (x < 1e-3 || x >= 1e5) ? x.toExponential(1) : String(Number(x.toPrecision(3))));
@@ -69,7 +69,7 @@ export default {
     const told = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       h("div", { class: "tfx-pair-wide" }, run.node, healthy.node), h("p", { class: "tfx-note" }, own, " ", normal, " 300 steps of training; gradients and scores in powers of ten."),
       h("div", { class: "tfx-columns tfx-even" }, panels.map((p) => p.node)), step.node, question, told.node));
 

@@ -1,4 +1,4 @@
-import { called, choice, follow, h, options, reading, show, slider, stat, summary, tokenRow, unpackWeights } from "./shared.js";
+import { called, choice, follow, h, options, reading, show, slider, stat, summary, titled, tokenRow, unpackWeights } from "./shared.js";
 import { shades, visible } from "./shades.js";
 import { fetchWeights, handedOver } from "./workers.js";
 
@@ -70,7 +70,7 @@ function askFirst({ model, el }, open) {
   const text = data.texts[model.get("text")];
   el.classList.add("tfx");
   el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-    h("p", { class: "tfx-title" }, data.title),
+    titled(data.title),
     h("p", {}, `${data.n_layers} layers of ${data.n_heads} heads on ${data.texts.length} sentences, computed beforehand. It begins with “${text.title}”, head ${model.get("layer")}.${model.get("head")}.`), ask));
   if (model.get("asked")) load();
   return () => {
@@ -220,7 +220,7 @@ function view({ model, el, rowsOf: given }) {
   const said = summary();
   el.classList.add("tfx");
   el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-    h("p", { class: "tfx-title" }, data.title), text.node,
+    titled(data.title), text.node,
     h("div", { class: "tfx-columns tfx-even" },
       h("div", { class: "tfx-stack" }, layer.node, heads, h("div", { class: "tfx-stats tfx-two" }, distance.node, entropy.node)),
       h("div", {}, name, large, h("p", { class: "tfx-ends", "aria-hidden": "true" }, h("span", {}, "rows: queries"), h("span", {}, "columns: keys")))),

@@ -1,4 +1,4 @@
-import { follow, h, reading, show, softmax, stat, summary, toggle, tokenRow } from "./shared.js";
+import { follow, h, reading, show, softmax, stat, summary, titled, toggle, tokenRow } from "./shared.js";
 
 const WIDE = 360, TALL = 150, LEVELS = [140, 84, 28]; // the picture's own units, words at the bottom
 const DRAWN = 0.02; // a smaller weight is not drawn
@@ -72,7 +72,7 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       h("div", { class: "tfx-stack" }, h("label", { class: "tfx-control" }, h("span", { class: "tfx-label" }, `Up to ${data.max_words} words`), field), advice, examples),
       head.node, row.node, figure,
       h("div", { class: "tfx-columns tfx-even" }, table, h("div", { class: "tfx-stack" }, answers, found.node)), said.node));

@@ -1,4 +1,4 @@
-import { choice, follow, grouped, h, options, reading, show, slider, stat, stops, summary } from "./shared.js";
+import { choice, folded, follow, grouped, h, options, reading, show, slider, stat, stops, summary, titled } from "./shared.js";
 
 const WIDE = 360; // the picture's own units
 const ROW = 42;
@@ -94,13 +94,13 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       h("p", { class: "tfx-note" }, "h", h("sub", {}, "t"), " = g", h("sub", {}, "t"), " h", h("sub", {}, "t−1"), " + b", h("sub", {}, "t"),
         ". Joined: (g₁, b₁), then (g₂, b₂), is (g₂g₁, g₂b₁ + b₂)."),
       h("div", { class: "tfx-pairs tfx-apart" }, method.node, n.node),
       h("div", { class: "tfx-columns tfx-even" }, h("div", { class: "tfx-stack" }, figure, at.node, buttons, note), h("div", { class: "tfx-stack" }, table, reset.node)),
       h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)),
-      h("div", { class: "tfx-pairs" }, length.node, processors.node), account_, said.node));
+      said.node, folded("The same at a real length", h("div", { class: "tfx-pairs" }, length.node, processors.node), account_)));
 
     const draw = () => {
       const count = get("n"), name = get("method");

@@ -1,4 +1,4 @@
-import { choice, follow, grouped, h, options, show, stat, stops, summary } from "./shared.js";
+import { choice, folded, follow, grouped, h, options, show, stat, stops, summary, titled } from "./shared.js";
 
 /** The choices as far as they fit together: the same as settled in _planning.py. */
 function settled(now) {
@@ -139,13 +139,13 @@ export default {
     const c = controls;
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       h("div", { class: "tfx-pairs tfx-apart" }, c.model.node, c.machine.node),
       h("div", { class: "tfx-thirds" }, c.replicas.node, c.tensor.node, c.pipeline.node),
-      zeroNode, h("div", { class: "tfx-pairs tfx-apart" }, c.recompute.node, c.precision.node),
-      h("div", { class: "tfx-pairs" }, c.batch.node, c.micro_batch.node),
-      verdict, h("div", { class: "tfx-columns tfx-even" }, held.node, spent.node),
-      h("div", { class: "tfx-stats tfx-loose" }, Object.values(stats).map((s) => s.node)), said.node));
+      zeroNode, verdict, h("div", { class: "tfx-columns tfx-even" }, held.node, spent.node),
+      h("div", { class: "tfx-stats tfx-loose" }, Object.values(stats).map((s) => s.node)), said.node,
+      folded("Batches, precision and what is computed again", h("div", { class: "tfx-pairs" }, c.batch.node, c.micro_batch.node),
+        h("div", { class: "tfx-pairs tfx-apart" }, c.recompute.node, c.precision.node))));
 
     const draw = () => {
       Object.values(controls).forEach((control) => control.update());

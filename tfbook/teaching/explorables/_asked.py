@@ -38,7 +38,7 @@ ASKED = {
     ),
     "delta_rule": (
         "When does a second write spoil the first?",
-        "Turn the second key toward the first and read how far off the first is; then change the rule.",
+        "Turn the second key toward the first and read how far off that is; change the rule.",
     ),
     "encoding_wavelengths": (
         "Which clocks tell neighbours apart, and which far places?",

@@ -72,7 +72,8 @@ export default {
       titled(data.title),
       h("div", { class: "tfx-pairs tfx-apart" }, machine.node, precision.node), rates, rows.node,
       verdict, figure,
-      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)), said.node,
+      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).slice(0, 4).map((s) => s.node)), said.node,
+      folded("More numbers", h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).slice(4).map((s) => s.node))),
       folded("The sizes of the matrix", h("div", { class: "tfx-pairs" }, widths.map((w) => w.node)))));
 
     const units = ["", "k", "M", "G", "T", "P", "E", "Z"];

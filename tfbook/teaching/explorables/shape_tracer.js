@@ -157,7 +157,7 @@ export default {
       titled(data.title),
       h("div", { class: "tfx-columns tfx-even tfx-walking tfx-cornered" },
         h("div", { class: "tfx-stack" }, preset.node, of.length.node, of.d_model.node, measure.node), form, detail),
-      h("div", { class: "tfx-stats tfx-loose" }, total.node, work.node, weights.node, activations.node, cache.node), said.node,
+      h("div", { class: "tfx-stats tfx-loose tfx-five" }, total.node, work.node, weights.node, activations.node, cache.node), said.node,
       folded("The other sizes", h("div", { class: "tfx-thirds" }, Object.keys(of).filter((key) => !FIRST.has(key)).map((key) => of[key].node), tied.node), precision.node)));
 
     // ------------------------------------------------------------------ the walk

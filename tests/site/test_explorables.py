@@ -311,6 +311,7 @@ def control(page, name, value=None):
 
 def tap_slider(page, name, share):
     """Touch a slider at a share of its length."""
+    control(page, name).scroll_into_view_if_needed()
     box = control(page, name).bounding_box()
     page.touchscreen.tap(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
 

@@ -57,7 +57,8 @@ function shownPlaces(named, all, tally, last) {
   const drawnBelow = Array.from({ length: named }, (_, i) => i).slice(places.length).filter((i) => tally[i])
     .sort((a, b) => (b === last) - (a === last) || tally[b] - tally[a] || a - b);
   for (const i of drawnBelow) {
-    const free = places.findLastIndex((j) => j < FIRST && (!tally[j] || (i === last && j !== last && j === FIRST - 1)));
+    let free = places.findLastIndex((j) => j < FIRST && !tally[j]);
+    if (free < 0 && i === last) free = places.indexOf(FIRST - 1);
     if (free < 1) break;
     places[free] = i;
   }

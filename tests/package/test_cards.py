@@ -79,7 +79,7 @@ BUILT = {
     ),
     "hacked_reward": lambda m: count(m.model_of()),
     "heads": lambda m: of_log("heads"),
-    "hybrid_share": lambda m: count(*(m.Recaller(m.mixers_of(n)) for n in m.HYBRIDS | m.APART)),
+    "hybrid_share": lambda m: count(*(m.Recaller(m.mixers_of(n)) for n in m.HYBRIDS)),
     "in_context": lambda m: count(m.Regressor()),
     "induction_birth": lambda m: count(*map(m.model_of, m.MODELS)),
     "ingredients": lambda m: count(m.begin(0)),
@@ -198,6 +198,15 @@ def test_log_shows_the_card_when_it_is_asked_to(monkeypatch):
     assert experiments.log("recall") == experiments.log("recall", card=True)
     experiments.card("heads")
     assert [each.name for each in shown] == ["recall", "heads"]
+
+
+def test_a_card_can_speak_of_a_part():
+    whole = _cards.card_of("recall", experiments.log("recall")).facts
+    part = _cards.card_of(
+        "recall", experiments.log("recall"), {"batch": "batches of 1", "seeds": "seed 5"}
+    ).facts
+    changed = [(a, b) for a, b in zip(whole, part, strict=True) if a != b]
+    assert [b for _, b in changed] == ["batches of 1", "seed 5"]
 
 
 def test_the_forms_are_stable_and_lead_to_the_code():

@@ -183,6 +183,7 @@ def test_the_log_says_what_the_page_says(log):
         assert log["losses"][split]["autoregressive"] < log["losses"][split]["bound"]
     for surest in (False, True):
         found = [each for each in log["unmasked"] if each["surest"] == surest]
-        assert [each["passes"] for each in found] == [4, 8, 16, 32, 64, 128, 256]
+        passes = [each["passes"] for each in found]
+        assert passes == sorted(passes) and (passes[0], passes[-1]) == (4, unmasking.CONTEXT)
         assert found[0]["nats"] > found[-1]["nats"]
     assert log["parameters"]["unmasking"] - log["parameters"]["autoregressive"] == unmasking.WIDTH

@@ -50,19 +50,24 @@ def log(name: str, *, card: bool = False) -> dict:
     return found
 
 
-def card(name: str) -> None:
+def card(name: str, **part: str) -> None:
     """Show in one line what an experiment trained, on what and for how long, and where its code is.
+
+    Args:
+        name: of the experiment.
+        part: where a figure shows a part of the experiment, what holds for that part, by `model`,
+            `data`, `steps`, `batch`, `rate` or `seeds`.
 
     Raises:
         ValueError: if there is no experiment of that name, or it shipped no log.
     """
-    _show(name, log(name))
+    _show(name, log(name), part)
 
 
-def _show(name: str, log: Mapping) -> None:
+def _show(name: str, log: Mapping, part: Mapping[str, str] | None = None) -> None:
     from tfbook.experiments._cards import card_of
 
-    shown = card_of(name, log)
+    shown = card_of(name, log, part)
     ipython = sys.modules.get("IPython")
     if ipython is not None and ipython.get_ipython() is not None:
         ipython.display.display(shown)

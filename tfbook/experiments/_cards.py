@@ -44,17 +44,16 @@ class Card:
         )
 
 
-def card_of(name: str, log: Mapping[str, Any]) -> Card:
-    """Make the card of an experiment from its module and its shipped log."""
+def card_of(name: str, log: Mapping[str, Any], part: Mapping[str, str] | None = None) -> Card:
+    """Make the card of an experiment, or of a part of it, from its module and its shipped log."""
     module = importlib.import_module(f"tfbook.experiments.{name}")
-    fields = _fields(module, log)
-    facts = [module.CARD["model"], module.CARD["data"]]
-    for what, usual in USUAL.items():
-        said = module.CARD.get(what, usual)
-        facts += [said] if said else []
-    facts = [fact.format(**fields) for fact in facts]
+    fields, part = _fields(module, log), part or {}
+    words = {**USUAL, **module.CARD, **part}
+    facts = [words[what].format(**fields) for what in ("model", "data", *USUAL) if words[what]]
     seeds = fields.get("seeds", fields.get("seed"))
-    if seeds is not None:
+    if "seeds" in part:
+        facts.append(part["seeds"])
+    elif seeds is not None:
         count = len(seeds) if isinstance(seeds, list | tuple) else 1
         facts.append(f"{count} seeds" if count > 1 else "one seed")
     machine = log["machine"]

@@ -75,7 +75,7 @@ SMOKE = {
 CARD = {
     "model": "one layer of width {WIDTH} with each mixer, 37,376 to 67,818 parameters",
     "data": "sequences of {pairs_first} to {pairs_last} pairs",
-    "steps": "{steps:,} steps with one seed or two, {long_steps:,} with the first",
+    "steps": "{steps:,} steps, all but three networks also {long_steps:,}",
     "batch": "batches of {ROWS:,} tokens",
     "rate": "the best rate of {RATES[2]:g} to {RATES[1]:g}, rising and then falling",
 }

@@ -36,8 +36,8 @@ FRESH = tuple(range(4, 12))
 # Name → multiple of the rate → how many seeds.
 RIVALS = {
     "twice the width": {"1": 4},
-    "narrow": {"1": 4, "2": 2},
-    "single layer": {"1": 4, "2": 2},
+    "narrow": {"1": 4, "2": 2, "4": 2},
+    "single layer": {"1": 4, "2": 2, "4": 2},
 }
 COLD = {"plain": {"1": 4}, "post-norm": {"1": 4}}
 RATES = {"DeepNorm": {"0.25": 2, "1": 4, "4": 2, "10": 2}}

@@ -44,11 +44,9 @@ SMOKE = {
     "steps": 4, "apart_steps": 4, "long_steps": 6, "apart_long_steps": 6,
 }  # fmt: skip
 CARD = {
-    "model": "four layers of width {WIDTH}, {four_smallest:,} to {four_largest:,} parameters, or "
-    "two, {two_smallest:,} to {two_largest:,}",
-    "data": "sequences of {pairs_first} to {pairs_last} pairs, as one token or two",
-    "steps": "{steps:,} steps, three lists also {long_steps:,}; two layers {apart_steps:,} or "
-    "{apart_long_steps:,}",
+    "model": "four layers of width {WIDTH}, {four_smallest:,} to {four_largest:,} parameters",
+    "data": "sequences of {pairs_first} to {pairs_last} pairs, a pair as one token",
+    "steps": "{steps:,} steps, three lists also {long_steps:,}",
     "batch": "batches of {ROWS:,} tokens",
     "rate": "rate {rates_first:g} or {rates_last:g}, rising, then falling",
 }

@@ -3,7 +3,7 @@
 A decoder of one layer reads 204,800 letters of Shakespeare, in 200 batches of 16 windows of 64
 letters, and learns to predict the next one. The loop begins as gradient descent at a small rate and
 gains one ingredient after the other: AdamW, a rate that was looked for, with a rise and a fall, and
-clipping. Beside them stand gradient descent at the best of four rates and with momentum, the loop
+clipping. Beside them stand gradient descent at a larger rate and with momentum, the loop
 without one ingredient each, rise and fall apart, less weight decay, three times the rate, and the
 finished loop with smaller and larger batches, at three rates each, that hold as many letters.
 

@@ -1,7 +1,7 @@
 """Does a schedule pay in a run that is ten times as long as those of `ingredients`?
 
 The decoder of `ingredients` reads ten times as many batches, with the loops that a short run cannot
-tell apart: gradient descent at the best of its rates; AdamW with clipping, at a constant rate and
+tell apart: gradient descent at its larger rate; AdamW with clipping, at a constant rate and
 with a rise and a fall, at the best constant rate and at one three times as high.
 
 The log holds, for each loop, the loss on 4,096 letters of the validation text in nats a letter

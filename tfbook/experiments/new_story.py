@@ -55,7 +55,7 @@ SMOKE = {
 CARD = {
     "model": "one layer of width {WIDTH} with each mixer, {smallest:,} to {largest:,} parameters",
     "data": "{old_first} to {old_last} old pairs, eight new ones, eight jests",
-    "steps": "{steps:,} steps with one seed or two, all but attention {long_steps:,} with one",
+    "steps": "{steps:,} steps, all but attention also {long_steps:,}",
     "batch": "batches of {ROWS:,} tokens",
     "rate": "the better rate of {rates_first:g} and {rates_last:g}, rising, then falling",
 }

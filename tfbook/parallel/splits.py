@@ -290,6 +290,9 @@ def step_traffic(
 ) -> dict[str, Traffic]:
     """Count what one device sends in a step, by the axis along which it sends.
 
+    Gradients are summed once a step; with ZeRO 2, which keeps no others', after each micro-batch.
+    With ZeRO 3 weights are gathered for each pass of each micro-batch as well.
+
     Args:
         account: of the device's stage.
         split: how the training is dealt out.

@@ -46,7 +46,7 @@ DEFAULTS: Mapping[str, Choices] = {
 
 # Of each choice its kind, or the names it can have, and what it means where the name says less.
 MEANINGS: Mapping[str, tuple[object, str]] = {
-    "text": (str, "a text file (UTF-8) to learn; its last tenth is kept for testing"),
+    "text": (str, "a text file (UTF-8) to learn; its last tenth is held out"),
     "vocab": (int, "learn so many tokens by byte-pair encoding (260 or more)"),
     "context": (int, "tokens that the model sees at once; attention costs its square"),
     "d_model": (int, "numbers for each token in the residual stream"),

@@ -11,7 +11,9 @@ from tfbook.teaching.exercises._spec import Exercise, Wrong
 Table = dict[tuple[int, str], int]
 
 
-def allowed_tokens(table: Table, state: int, tokens: list[str]) -> dict[int, int]:
+def allowed_tokens(
+    table: dict[tuple[int, str], int], state: int, tokens: list[str]
+) -> dict[int, int]:
     """Say which tokens may come next, and to which state each of them leads.
 
     table: a dictionary from (state, character) to the next state; a pair that is not in it is not
@@ -177,7 +179,7 @@ ALLOWED_TOKENS = Exercise(
         "`table.get((at, char))` is None where a character is not allowed. From there on, the "
         "token is lost.",
         "Keep the token's index if the walk through all its characters ended in a state. State 0 "
-        "is a state: compare with None.",
+        "is a state: compare with `None`.",
     ),
 )
 

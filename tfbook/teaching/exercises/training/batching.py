@@ -304,8 +304,8 @@ ACCUMULATED_GRADIENT = Exercise(
         "that known?",
         "`torch.autograd.grad(total, weight)` returns the gradient of one batch and frees what the "
         "batch kept. It does not touch `weight.grad`.",
-        "Keep two things from batch to batch: a sum of gradients and a count of tokens. Divide "
-        "when no batch is left.",
+        "Keep two things from batch to batch, with `+=`: a sum of gradients and a count of tokens. "
+        "Divide when no batch is left.",
     ),
 )
 

@@ -306,7 +306,8 @@ FLAT_LOSS = Exercise(
         "`optimizer.step()`.",
         "For the second symptom, print the rate that each step really has, for the factors 1, "
         "0.5, 0.5, 0.5.",
-        "Which name has another value at the end of a step than at its beginning, and should not?",
+        "Look at each line with a `=`. Which name has another value at the end of a step than at "
+        "its beginning, and should not?",
     ),
     broken=True,
 )

@@ -164,7 +164,7 @@ def test_redone_cards_do_not_scroll_sideways(visit, width):
 def test_sampling_begins_with_a_cut_and_its_first_control_changes_what_comes(visit):
     page = visit("redone", unfolded=False)
     sampler = page.locator('[data-module="next_token_sampling"]')
-    assert value(sampler, "after[0]") != pytest.approx(value(sampler, "before[0]"), abs=0.1)
+    assert value(sampler, "after[0]") > value(sampler, "before[0]") + 0.05
     assert value(sampler, "kept") < 49_152
     assert sampler.locator("tr.tfx-last").count() == 1  # what was drawn last has a row
     before = value(sampler, "entropy")

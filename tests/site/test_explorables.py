@@ -1351,7 +1351,7 @@ def rows_of(times, last):
 
 
 def check_next(page, prompt=0, *, seed=0, draws=20, rows=None, **cuts):
-    cuts = {"temperature": 1.5, "top_k": 0, "top_p": 0.9, "min_p": 0.0} | cuts
+    cuts = {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "min_p": 0.0} | cuts
     entries = _sampling.entries_of(NEXT[prompt])
     logs = torch.cat([torch.full((c,), x, dtype=torch.double) for c, x in entries])
     sampling = generation.Sampling(

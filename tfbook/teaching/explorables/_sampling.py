@@ -83,7 +83,7 @@ def next_token_sampling(
     prompts: Sequence[Mapping],
     *,
     prompt: int = 0,
-    temperature: float = 1.5,
+    temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 0.9,
     min_p: float = 0.0,
@@ -164,7 +164,10 @@ def next_token_sampling(
                                     ("min_p", "min-p", 0))
             if now[key] != off
         )  # fmt: skip
-        tally = ", ".join(f"“{_seen(name)}” {c} times" for name, c in found["tally"].items())
+        tally = ", ".join(
+            f"“{_seen(name)}” {count} time{'s' if count > 1 else ''}"
+            for name, count in found["tally"].items()
+        )
         return wrapped(f"""{TITLE}
 
         After “{chosen["prompt"]}” the model gives each of {many:,} tokens a probability. At

@@ -93,9 +93,9 @@ export default {
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
       titled(data.title),
       h("div", { class: "tfx-pairs tfx-apart" }, preset.node, precision.node, length.node, batch.node),
-      h("div", { class: "tfx-columns tfx-even" }, table, figure),
-      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).slice(0, 4).map((s) => s.node)), said.node,
-      folded("More numbers", h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).slice(4).map((s) => s.node)))));
+      h("div", { class: "tfx-columns tfx-mapside" }, table, figure),
+      h("div", { class: "tfx-stats" }, Object.values(stats).slice(0, 3).map((s) => s.node)), said.node,
+      folded("More numbers", h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).slice(3).map((s) => s.node)))));
 
     const units = ["", "k", "M", "G", "T", "P", "E"];
     const power = (p) => `${10 ** (p % 3)}${units[Math.floor(p / 3)]}`;

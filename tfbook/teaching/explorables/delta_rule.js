@@ -146,15 +146,15 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      titled(data.title), mode.node, formula,
-      h("div", { class: "tfx-columns tfx-even" },
-        h("div", {}, plane, caption("Keys 1 and 2 and the query q: drag them. All have length 1.")),
-        h("div", {}, values, caption("Values. Crosses: last written for key 1 and 2. Rings: what the keys read. Arrow: what the query reads."))),
+      titled(data.title), mode.node,
+      h("div", { class: "tfx-planes" },
+        h("div", {}, plane, caption("Keys 1, 2 and the query q, all of length 1: drag them.")),
+        h("div", {}, values, caption("Values. Crosses: last written. Rings: what the keys read. Arrow: what the query reads.")),
+        h("div", { class: "tfx-stack" }, formula, h("div", { class: "tfx-stats tfx-ones" }, Object.values(stats).slice(0, 3).map((s) => s.node)))),
       h("div", { class: "tfx-thirds" }, Object.values(turns).map((c) => c.node)),
-      h("div", { class: "tfx-pairs" }, beta.node, alpha.node), buttons,
-      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)), told, said.node,
+      h("div", { class: "tfx-pairs" }, beta.node, alpha.node), h("div", { class: "tfx-abreast" }, buttons, told), said.node,
       folded("The writes so far, and the last one in numbers", h("div", { class: "tfx-columns tfx-even" }, list, h("div", { class: "tfx-stack" }, h("p", { class: "tfx-label" }, "The last write"), sums))),
-      folded("How far off the keys read, over the angle between them", watched.node, figure)));
+      folded("How far off the keys read, over the angle between them", h("div", { class: "tfx-pair-wide" }, watched.node, stats.error.node), figure)));
 
     const draw = () => {
       const c = now();

@@ -102,8 +102,9 @@ export default {
       titled(data.title),
       h("div", { class: "tfx-columns tfx-even" },
         h("div", {}, plane, h("p", { class: "tfx-note tfx-caption" }, "Dots: what the router sees of each token, in the colour of its first expert; rings are dropped. Ground: where an input would go.")),
-        h("div", { class: "tfx-stack" }, Object.values(controls).map((c) => c.node), top.node, luck)),
-      balance.node, table, h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)), said.node,
+        h("div", { class: "tfx-stack" }, controls.turn.node, controls.capacity.node, top.node, balance.node, table)),
+      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)), said.node,
+      folded("Temperature and noise", h("div", { class: "tfx-pairs" }, controls.temperature.node, controls.noise.node), luck),
       folded("Tokens one by one", list),
       folded("The bias, update by update", buttons, h("div", { class: "tfx-pairs" }, steps.node, rate.node), figure)));
 

@@ -118,7 +118,7 @@ export default {
     format.node.addEventListener("change", () => set({ code: -1 })); // bits of one format mean nothing in another
     const advice = h("p", { class: "tfx-note tfx-oneline", role: "alert" });
     const field = h("input", {
-      class: "tfx-field", type: "text", inputmode: "decimal", autocomplete: "off", "data-control": "value",
+      class: "tfx-field tfx-short", type: "text", inputmode: "decimal", autocomplete: "off", "data-control": "value",
       oninput: () => {
         const text = field.value.trim().replace(",", ".").replace("−", "-");
         const x = text === "" ? NaN : Number(text);
@@ -187,7 +187,7 @@ export default {
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
       titled(data.title),
-      format.node, h("div", { class: "tfx-stack" }, typed, examples, advice), scale.node,
+      format.node, h("div", { class: "tfx-stack" }, h("div", { class: "tfx-abreast" }, typed, examples), advice), scale.node,
       h("div", { class: "tfx-stack" }, legend, board, formula), verdict, figure,
       h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)), said.node,
       folded("The same number in every format", table)));

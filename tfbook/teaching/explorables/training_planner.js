@@ -90,7 +90,7 @@ export default {
       machine: options(model, "machine", "Device", Object.keys(data.machines).map((name) => [name, name.split(" ")[0]])),
       batch: stop("batch", "Sequences of a step"),
       replicas: stop("replicas", "Replicas d (data)", (x) => x <= model.get("batch")),
-      tensor: stop("tensor", "Parts of a layer t (tensor)"),
+      tensor: stop("tensor", "Layer parts t (tensor)"),
       pipeline: stop("pipeline", "Stages p (pipeline)"),
       micro_batch: stop("micro_batch", "Sequences of a micro-batch", (x) => x * fits().replicas <= model.get("batch")),
       zero: options(model, "zero", "ZeRO: replicas share", [[0, "0 nothing"], [1, "1 optimizer"], [2, "2 + gradients"], [3, "3 + weights"]], { shown: () => fits().zero }),
@@ -143,9 +143,10 @@ export default {
       h("div", { class: "tfx-pairs tfx-apart" }, c.model.node, c.machine.node),
       h("div", { class: "tfx-thirds" }, c.replicas.node, c.tensor.node, c.pipeline.node),
       zeroNode, verdict, h("div", { class: "tfx-columns tfx-even" }, held.node, spent.node),
-      h("div", { class: "tfx-stats tfx-loose" }, Object.values(stats).map((s) => s.node)), said.node,
+      h("div", { class: "tfx-stats tfx-loose" }, Object.values(stats).slice(0, 3).map((s) => s.node)), said.node,
       folded("Batches, precision and what is computed again", h("div", { class: "tfx-pairs" }, c.batch.node, c.micro_batch.node),
-        h("div", { class: "tfx-pairs tfx-apart" }, c.recompute.node, c.precision.node))));
+        h("div", { class: "tfx-pairs tfx-apart" }, c.recompute.node, c.precision.node)),
+      folded("How well the devices are used", h("div", { class: "tfx-stats tfx-loose" }, Object.values(stats).slice(3).map((s) => s.node)))));
 
     const draw = () => {
       Object.values(controls).forEach((control) => control.update());

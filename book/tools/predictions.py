@@ -3,16 +3,21 @@
     {"tfbook": {"predict": "without-scale"}}      metadata of the experiment's cell
 
 The outputs stand in a `<details>` of that name, which the card of `predict("without-scale")` opens
-when the prediction is kept. Without JavaScript the reader does.
+when the prediction is kept. Without JavaScript the reader does. Cells with folded code that follow
+at once, before the text goes on, draw and state what the experiment showed: they stand in it, too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from html import escape
 from typing import Any
 
 from docutils import nodes
+from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx.transforms.post_transforms import SphinxPostTransform
+
+from book.tools.folds import UNSEEN, Verified
 
 CLOSED, OPEN = "Predict first, then see what happens", "What happens"
 
@@ -43,9 +48,41 @@ class FoldPredictions(SphinxPostTransform):
     def run(self, **kwargs: Any) -> None:
         """Fold the outputs of each such cell of the page."""
         for cell in list(self.document.findall(nodes.container)):
-            slug = (cell.get("cell_metadata") or {}).get("tfbook", {}).get("predict")
+            slug = _asked(cell)
             shown = [c for c in cell.children if c.get("nb_element") == "cell_code_output"]
             if cell.get("nb_element") == "cell_code" and slug and shown:
                 fold = Prediction(slug=slug)
+                followers = list(_followers(cell))  # before the tree changes
                 cell.replace(shown[0], fold)
                 fold += shown[0]
+                for follower in followers:
+                    follower.parent.remove(follower)
+                    fold += follower
+
+
+def _followers(cell: nodes.container) -> Iterator[nodes.container]:
+    """Yield the cells behind a cell whose code is folded, up to what else is seen."""
+    siblings = cell.parent.children
+    for node in siblings[siblings.index(cell) + 1 :]:
+        if isinstance(node, UNSEEN):
+            continue
+        if not (isinstance(node, nodes.container) and node.get("nb_element") == "cell_code"):
+            return
+        if not node.children:
+            continue  # what it showed stands in another
+        if not _folds(node) or _asked(node):
+            return
+        if any("tfbook-explorable" in raw.astext() for raw in node.findall(nodes.raw)):
+            return  # what the reader moves is no result
+        yield node
+
+
+def _asked(cell: nodes.container) -> str | None:
+    """Return the name of the prediction that a cell is about."""
+    return (cell.get("cell_metadata") or {}).get("tfbook", {}).get("predict")
+
+
+def _folds(cell: nodes.container) -> bool:
+    return cell.get("hide_mode") in ("input", "all") or isinstance(
+        cell.children[0], Verified | HideCodeCellNode
+    )

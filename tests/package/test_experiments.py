@@ -28,7 +28,9 @@ def name(request):
 
 def test_the_shipped_log_names_its_command_and_machine(name):
     log = experiments.log(name)
-    assert log["command"] == f"python -m tfbook.experiments {name}"
+    plain = f"python -m tfbook.experiments {name}"
+    elsewhere = "device" in log["machine"]
+    assert log["command"] == (f"{plain} --device cuda" if elsewhere else plain)
     assert log["machine"]["torch"].startswith("2.")
     assert log["machine"]["seconds"] <= LONGEST.get(name, 1200)
 
@@ -86,6 +88,38 @@ def test_the_command_runs_by_itself(tmp_path):
     arguments = ["recall", "--smoke", "--folder", str(tmp_path)]
     subprocess.run(command + arguments, check=True, timeout=900)
     same_kind_of_result("recall", tmp_path)
+
+
+def run_on(device, name, folder, monkeypatch):
+    arguments = [name, "--smoke", "--device", device, "--folder", str(folder)]
+    monkeypatch.setattr(sys, "argv", ["experiments", *arguments])
+    threads = torch.get_num_threads()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            main()
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.untyped
+def test_a_log_names_the_device_that_was_asked_for(tmp_path, monkeypatch):
+    run_on("cpu", "unmasking", tmp_path, monkeypatch)
+    log = json.loads((tmp_path / "unmasking.json").read_text(encoding="utf-8"))
+    assert log["command"] == "python -m tfbook.experiments unmasking --smoke --device cpu"
+    assert log["machine"]["device"] == "the device cpu"
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "words"),
+    [("recall", "cpu", "recall trains on the processor only"),
+     ("unmasking", "nonsense", "no device 'nonsense' is here")],
+)  # fmt: skip
+def test_a_device_that_cannot_be_had_is_refused(
+    name, device, words, tmp_path, monkeypatch, capsys
+):
+    with pytest.raises(SystemExit, match="2"):
+        run_on(device, name, tmp_path, monkeypatch)
+    assert words in capsys.readouterr().err and not any(tmp_path.iterdir())
 
 
 def test_its_module_says_what_it_asks_and_has_a_smoke_run(name):

@@ -15,8 +15,9 @@ shipped model of the experiment `shakespeare`: nats a character. A judge alone c
 since a text that repeats itself costs it little, so two numbers stand beside it: the share of
 different ones among the runs of four characters of all texts, and the share of words that the text
 of the training holds. The same is measured of held-out Shakespeare. The judge was trained on the
-same plays as both models. One seed, and a short training, of minutes on one core: the two models
-are compared with each other, and neither says how good its kind can become.
+same plays as both models. One seed, and as many steps for both, after which the autoregressive
+model has stopped to improve: neither number says how good its kind can become. A few minutes with
+a GPU (``--device cuda``), and hours without.
 
 Explained in: chapters/12_generation_deeper, section "Reveal a text in any order".
 """
@@ -232,12 +233,12 @@ def _words(text: str) -> list[str]:
 
 def run(
     *,
-    steps: int = 300,
-    batch: int = 8,
-    looks: int = 3,
-    draws: int = 4,
+    steps: int = 3000,
+    batch: int = 64,
+    looks: int = 6,
+    draws: int = 16,
     passes: tuple[int, ...] = (4, 16, 64, 256),
-    texts: int = 8,
+    texts: int = 32,
     characters: int | None = None,
     seed: int = 0,
     device: str = "cpu",

@@ -116,7 +116,7 @@ export default {
       empty: stat("empty", "of the rows held now are empty", percent),
     };
     const body = h("tbody", {});
-    const table = h("table", { class: "tfx-table" },
+    const table = h("table", { class: "tfx-table tfx-scanned" },
       h("caption", {}, "Who runs in this step"),
       h("thead", {}, h("tr", {}, ["slot", "request", "tokens made", "rows filled", "rows held"].map((text) => h("th", { scope: "col" }, text)))), body);
     const said = summary();

@@ -70,7 +70,7 @@ export default {
       h("div", { class: "tfx-pairs tfx-apart" }, layer.node, step.node),
       h("div", { class: "tfx-columns tfx-even" },
         h("div", { class: "tfx-stack" }, name, map.node, caption),
-        h("div", { class: "tfx-stack" }, h("p", { class: "tfx-note" }, key("", "right: "), rightName, " ", key("tfx-before", "wrong: "), wrongName), table)),
+        h("div", { class: "tfx-stack" }, h("p", { class: "tfx-note" }, key("", "right: "), rightName, h("br", {}), key("tfx-before", "wrong: "), wrongName), table)),
       row.node, h("div", { class: "tfx-stats" }, Object.values(stats).map((s) => s.node)), said.node));
 
     const factors = (list) => (list.length > 3 ? [list[0], "⋯", ...list.slice(-2)] : list).map((l) => (l === "⋯" ? l : `Ã${lowered(l)}`)).join(" ");

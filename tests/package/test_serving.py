@@ -115,12 +115,46 @@ def test_a_batch_of_llamas_takes_few_operations_and_gets_the_same(monkeypatch):
         calls.clear()
         server = serving.Server(model, **({"n_pages": 60, "page_size": 4} | choices))
         assert served(server, asked) == wanted
-        assert len(calls) == 3 * (len(asked) + server.stats.preempted)
+        alone_in_turn = 3 * (len(asked) + server.stats.preempted)
+        if choices == {"max_running": 1}:
+            assert len(calls) == alone_in_turn
+        else:  # prompts that begin unlike are read together
+            assert 3 <= len(calls) < alone_in_turn and len(calls) % 3 == 0
+        together = len(calls)
+    calls.clear()
+    server = serving.Server(model, n_pages=60, page_size=4)
+    assert served(server, asked) == wanted
+    together = len(calls)
     model.stack.blocks[1].register_forward_hook(lambda *_: None)
     calls.clear()
     server = serving.Server(model, n_pages=60, page_size=4)
     assert served(server, asked) == wanted
-    assert len(calls) == 3 * (len(asked) + server.stats.steps)
+    assert len(calls) == together + 3 * server.stats.steps
+
+
+@pytest.mark.parametrize("kind", ["rotary", "alibi", "learned"])
+@pytest.mark.parametrize(
+    ("prompts", "choices", "widths"),
+    [
+        ([[3], [1, 4, 1, 5], [9, 2]], {}, [4]),  # padded in front, in one pass
+        ([[3, 1, 4, 1, 5], [3, 1, 4, 1, 6]], {}, [5, 1]),  # the second shares a page
+        ([[3, 1, 4, 1, 5], [3, 1, 4, 1, 6]], {"share": False}, [5]),
+        ([[3], [1, 4, 1, 5]], {"invariant": True}, [1, 4]),
+        ([[k] * 36 + [1] * (k % 2) for k in range(7)], {"n_pages": 80}, [37, 36]),  # 6 × 37 ≤ 256
+        ([[3], [1, 4, 1, 5], [9, 2]], {"max_running": 2}, [4, 2]),
+    ],
+)  # fmt: skip
+def test_short_prompts_that_begin_unlike_are_read_in_one_pass(
+    kind, prompts, choices, widths, room=serving
+):
+    model, read = decoder(kind, room), []
+    wanted = [alone(model, prompt, 3) for prompt in prompts]
+    model.register_forward_pre_hook(lambda _, given: read.append(given[0].shape[1]))
+    server = room.Server(model, **({"n_pages": 40, "page_size": 4} | choices))
+    assert served(server, [(prompt, 3) for prompt in prompts]) == wanted
+    for _ in range(server.stats.steps):
+        read.remove(1)
+    assert sorted(read) == sorted(widths)
 
 
 def test_a_server_makes_what_generation_makes():
@@ -372,6 +406,20 @@ def test_what_cannot_be_served_is_refused():
 
 
 MUTANTS = [
+    Mutant(
+        "a prompt read with longer ones begins at its padding",
+        "tfbook.serving.batching",
+        "before = [len(prompt) - new.shape[1] for prompt in prompts]",
+        "before = [0 for prompt in prompts]",
+        "test_short_prompts_that_begin_unlike_are_read_in_one_pass",
+    ),
+    Mutant(
+        "prompts that begin alike are read at once",
+        "tfbook.serving.batching",
+        "return small and (apart or not self.table.share) and not self._invariant",
+        "return small and not self._invariant",
+        "test_short_prompts_that_begin_unlike_are_read_in_one_pass",
+    ),
     Mutant(
         "the last token of a prompt is shared too",
         "tfbook.serving.pages",

@@ -479,7 +479,7 @@ class MultiHeadAttention(nn.Module):
             own = places_for(part, seen, seen + n, x.device)  # (N,), of the rows of x
             ragged = state is not None and state.counts is not None
             if ragged:  # each sequence has its own, (B, N)
-                own = state.counts[:, None] + torch.arange(n, device=x.device)
+                own = (state.counts[:, None] + torch.arange(n, device=x.device)).clamp(min=0)
             if not (rotates or biases):
                 x = part(x, own)
         q, (k, v), bias = self._queries(x), self._keys_values(x, x), None

@@ -186,7 +186,8 @@ class TokenEmbedding(nn.Module):
             steps = start + padded.cumsum(-1)  # (B, N), tokens so far
             places, counts = (steps - 1).clamp(min=0), steps[:, -1]
         elif before is not None:
-            places, counts = before[:, None] + torch.arange(n, device=tokens.device), before + n
+            places = before[:, None] + torch.arange(n, device=tokens.device)
+            places, counts = places.clamp(min=0), before + n  # who has not begun stands at 0
         elif seen:
             places = torch.arange(seen, seen + n, device=tokens.device)
         return mask, places, counts

@@ -9,7 +9,7 @@ Explained in: chapters/17_hardware, section "Serving many".
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from tfbook.generation import (
     draw,
     greedy,
     make_generators,
+    pad,
 )
 from tfbook.models import DecoderOnly
 from tfbook.serving.invariance import BatchInvariant
@@ -36,6 +37,7 @@ from tfbook.serving.pages import OutOfPages, PageTable
 __all__ = ["Server", "ServerStats", "Streamed"]
 
 MOST = 2**31
+READ = 256  # the most tokens of several prompts, padding included, that one pass reads
 ROOM = 64  # tokens that a batch makes before its keys are gathered anew, if it stays together
 
 
@@ -92,9 +94,10 @@ class _Request:
 class Server:
     """A decoder that serves many requests at once out of one cache in pages.
 
-    A step reads in those who wait, as long as there is room, and then computes one token for each
-    sequence that runs. Where no page is left, the youngest sequence gives its pages back and waits
-    in front of the others; it is read again later, and goes on where it was.
+    A step reads in those who wait, as long as there is room, short prompts together, and then
+    computes one token for each sequence that runs. Where no page is left, the youngest sequence
+    gives its pages back and waits in front of the others; it is read again later, and goes on where
+    it was.
 
     Args:
         model: a decoder of :class:`tfbook.attention.MultiHeadAttention`, in evaluation mode.
@@ -143,6 +146,7 @@ class Server:
             raise ValueError("model must be in evaluation mode, call model.eval() first; got train")
         self.model, self.max_running, self.stats = model, max_running, ServerStats()
         self.device = device_of(model)
+        self._invariant = invariant
         self._sums = BatchInvariant() if invariant else nullcontext()
         self._waiting: deque[_Request] = deque()
         self._running: list[_Request] = []
@@ -323,30 +327,67 @@ class Server:
         return chosen
 
     def _admit(self) -> list[Streamed]:
-        """Read the prompts of those who wait, as long as there is room."""
-        found = []
-        while self._waiting and len(self._running) < self.max_running:
+        """Read the prompts of those who wait, as long as there is room, short ones together."""
+        found, together = [], []
+        while self._waiting and len(self._running) + len(together) < self.max_running:
             request = self._waiting[0]
             tokens = request.tokens + request.made
-            try:
-                shared = self.table.open(request.number, tokens)
-            except OutOfPages:
-                break
+            shared = None
+            if self._go_together([*together, request]):
+                with suppress(OutOfPages):
+                    shared = self.table.open(request.number, tokens)
+            if shared is None:
+                if not together:  # there is no page
+                    break
+                found += self._read(together)  # some may end with their first token
+                together = []
+                continue
             self._waiting.popleft()
-            pages, state = self.table.pages(request.number), ModelState()
             if shared:
-                held = self.cache.read([pages], [shared])
-                state = ModelState(held.layers, shared)  # all of one length: nothing is padded
-            new = torch.tensor([tokens[shared:]], device=self.device)
-            logits, state = self.model(new, state, last=True)
-            self.cache.write(state, 0, shared, pages, len(tokens))
+                found += self._read(together) + self._read([request], shared)
+                together = []
+            else:
+                together.append(request)
+        return found + self._read(together)
+
+    def _go_together(self, requests: list[_Request]) -> bool:
+        """Return whether prompts may be read in one pass; one always may.
+
+        Those that begin alike are read one after the other, so that the second finds the pages of
+        the first, and each by itself where a batch must not change a bit.
+        """
+        if len(requests) == 1:
+            return True
+        prompts = [each.tokens + each.made for each in requests]
+        size = self.table.page_size
+        begins = {tuple(prompt[:size]) for prompt in prompts if len(prompt) > size}
+        apart = len(begins) == sum(len(prompt) > size for prompt in prompts)
+        small = len(prompts) * max(map(len, prompts)) <= READ
+        return small and (apart or not self.table.share) and not self._invariant
+
+    def _read(self, requests: list[_Request], shared: int = 0) -> list[Streamed]:
+        """Read prompts whose pages are open in one pass, and choose the first token of each."""
+        if not requests:
+            return []
+        prompts = [each.tokens + each.made for each in requests]
+        tables, state = [self.table.pages(each.number) for each in requests], ModelState()
+        new, _ = pad([prompt[shared:] for prompt in prompts], 0, self.device, left=True)
+        if shared:  # of the only one
+            held = self.cache.read(tables, [shared])
+            state = ModelState(held.layers, shared)  # all of one length: nothing is padded
+        elif any(len(prompt) < new.shape[1] for prompt in prompts):
+            before = [len(prompt) - new.shape[1] for prompt in prompts]
+            state = self.cache.read(tables, before, room=new.shape[1])
+        logits, state = self.model(new, state, last=True)
+        for row, (request, prompt) in enumerate(zip(requests, prompts, strict=True)):
+            self.cache.write(state, row, shared, tables[row], len(prompt))
             self.table.settle(request.number)
-            self.stats.read += len(tokens) - shared
+            self.stats.read += len(prompt) - shared
             self.stats.shared += shared
             self._running.append(request)
-            self.stats.most_pages = max(self.stats.most_pages, self.table.held)
-            found.append(self._add(request, self._choose(logits[:, -1], [request])[0]))
-        return found
+        self.stats.most_pages = max(self.stats.most_pages, self.table.held)
+        chosen = self._choose(logits[:, -1], requests)
+        return [self._add(each, token) for each, token in zip(requests, chosen, strict=True)]
 
     def _make_room(self) -> list[_Request]:
         """Find a place for the last token of each, the oldest first; return who has one."""

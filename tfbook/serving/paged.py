@@ -173,7 +173,8 @@ class PagedCache:
 
         Args:
             tables: the pages of each sequence.
-            lengths: how many tokens each has.
+            lengths: how many tokens each has; below 0 where the next columns are padding: with −3
+                the first token comes in the fourth.
             room: how many more columns are set aside, so that the model writes the keys and values
                 of as many tokens in place.
 

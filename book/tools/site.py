@@ -45,6 +45,7 @@ from book.tools import (
     searching,
     targets,
 )
+from tfbook.teaching.explorables._asked import asked_lines
 
 LOG = logging.getLogger(__name__)
 CHAPTER = re.compile(r"chapters/(\d\d)_")
@@ -269,7 +270,19 @@ def finish_page(
     app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
 ) -> None:
     """Repair what stands in the page."""
-    context["body"] = joined(plain_code(mend(context.get("body", ""))))
+    context["body"] = joined(plain_code(asking(mend(context.get("body", "")))))
+
+
+STILL = re.compile(
+    r'data-module="(?P<name>\w+)">\s*<script type="application/json">[^<]*</script>\s*'
+    r'<div class="tfx-text"[^>]*>\s*<p>.*?</p>',
+    re.DOTALL,
+)
+
+
+def asking(body: str) -> str:
+    """Let the still of a figure ask what its card asks, below its title."""
+    return STILL.sub(lambda still: still[0] + asked_lines(still["name"]), body)
 
 
 BEFORE = re.compile(r'([(\[“‘])(?=<span class="math)')

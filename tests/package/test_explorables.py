@@ -687,7 +687,7 @@ def test_a_quiz_loads_nothing_that_computes_and_a_figure_what_it_needs():
     lines = done.stdout.splitlines()
     quiz, figure = (set(line.split()) for line in lines if "tfbook" in line)
     shared = {"tfbook", "tfbook.teaching", "tfbook.teaching.explorables", "tfbook.teaching.boxes"}
-    own = ("_base", "_answers", "_questions", "_quiz")
+    own = ("_asked", "_base", "_answers", "_questions", "_quiz")
     rest = {f"tfbook.teaching.explorables.{name}" for name in own}
     assert {name for name in quiz if name.partition(".")[0] == "tfbook"} == shared | rest
     assert not {"torch", "numpy", "anywidget", "matplotlib"} & quiz

@@ -473,7 +473,7 @@ def test_what_cannot_come_is_left_out():
     logits = torch.tensor([0.0, -math.inf, 1.0, -math.inf, 0.5]).double()
     packed = explorables.pack_next_tokens("x", logits, "abcde", shown=2)
     assert packed["tokens"] == ["c", "e"] and packed["rest"] == [[1, packed["rest"][0][1]]]
-    kept = explorables.next_token_sampling([packed])
+    kept = explorables.next_token_sampling([packed], temperature=1.0, top_p=1.0)
     assert kept.kept == 3
     assert kept.probabilities == pytest.approx(logits.softmax(0)[[2, 4]].tolist(), abs=1e-4)
 
@@ -490,7 +490,8 @@ def test_a_draw_is_the_token_at_which_the_running_sum_passes_its_number(cuts, se
 
 
 def test_tally_approaches_the_probabilities():
-    figure = explorables.next_token_sampling([PACKED], top_k=5, temperature=2.0, draws=10_000)
+    now = {"top_k": 5, "top_p": 1.0, "temperature": 2.0}
+    figure = explorables.next_token_sampling([PACKED], draws=10_000, **now)
     p = torch.tensor(figure.probabilities[:5]).double()
     seen = torch.tensor([figure.tally[t] for t in PACKED["tokens"][:5]]).double()
     chi_square = ((seen - 10_000 * p) ** 2 / (10_000 * p)).sum().item()

@@ -444,6 +444,7 @@ def test_planted_bugs_of_a_figure_are_seen(browser, folder, name):
             put["body"] = f"(window.tfbookModules ||= {{}}).{name} = {text};"
             page.goto(f"{folder.as_uri()}/{where}.html")
             page.wait_for_function(others.ALIVE)
+            page.evaluate(others.UNFOLD)
             if name == "rollout_stepper":
                 for _ in range(11):
                     control(page, "next").click()

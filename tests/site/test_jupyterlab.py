@@ -541,6 +541,9 @@ def test_plane_moves_and_python_reads_it(notebook):
 )
 def test_each_other_figure_moves_and_python_reads_it(notebook, module, moved, key, control, wanted):
     figure = notebook.figure(module)
+    folded = figure.locator(".tfx-more").filter(has=notebook.page.locator(moved))
+    for summary in folded.locator("summary").all():
+        summary.press("Enter")
     figure.locator(moved).press(key)
     notebook.until(module, control, wanted)
     results = notebook.explorable(module, "results()")

@@ -11,7 +11,7 @@ MAX_PAIRS, MAX_TOKENS = 24, 40
 
 
 def alignment_viewer(
-    pairs: Sequence[Mapping], *, chosen: int = 0, side: str = "target", word: int = 0
+    pairs: Sequence[Mapping], *, chosen: int = 0, side: str = "target", word: int | None = None
 ) -> Explorable:
     r"""Return a figure of the weights with which each target word read the source words.
 
@@ -25,7 +25,8 @@ def alignment_viewer(
             and, if there is one, `reference`, the translation by a human.
         chosen: Which pair, from 0.
         side: Follow a word of the "target" or of the "source".
-        word: Which word of that side, from 0.
+        word: Which word of that side, from 0. By default the target word that was read most clearly
+            from one word of the source, both of at least four letters, or else the first.
 
     Raises:
         TypeError: if an argument is of another kind.
@@ -45,6 +46,8 @@ def alignment_viewer(
         "word": whole("word", 0, MAX_TOKENS - 1),
     }
     state = {"chosen": checks["chosen"](chosen), "side": checks["side"](side)}
+    if word is None:
+        word = telling_word(kept[chosen], grids[chosen]) if side == "target" else 0
     state["word"] = whole("word", 0, len(kept[chosen][side]) - 1)(word)
 
     def results(now: dict) -> dict:
@@ -80,6 +83,20 @@ def alignment_viewer(
     return Explorable(
         "alignment_viewer", data=data, state=state, checks=checks, results=results, text=text
     )
+
+
+def telling_word(pair: Mapping, grid: Sequence[Sequence[float]]) -> int:
+    """Return the target word that was read most clearly from one source word, both real words."""
+    best, most = 0, 0.0
+    for t, row in enumerate(grid):
+        top = max(row)
+        if top > most and _is_word(pair["target"][t]) and _is_word(pair["source"][row.index(top)]):
+            best, most = t, top
+    return best
+
+
+def _is_word(token: str) -> bool:
+    return len(token.strip()) >= 4 and token.strip().isalpha()
 
 
 def _pair(name: str, pair) -> dict:

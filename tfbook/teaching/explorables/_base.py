@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tfbook.teaching.boxes import box
+from tfbook.teaching.explorables._asked import ASKED
 
 FOLDER = Path(__file__).parent
 NAMES = (
@@ -67,7 +68,8 @@ def module_source(name: str) -> str:
     """Return the JavaScript of one explorable as a self-contained ES module.
 
     NAME.js imports its helpers from shared.js, and a question from asking.js too; here they are put
-    in place of the imports, since a module that is loaded from a blob has no neighbours.
+    in place of the imports, since a module that is loaded from a blob has no neighbours. What the
+    figure asks stands before it all.
 
     Raises:
         ValueError: if there is no explorable of that name, or NAME.js imports anything else.
@@ -85,6 +87,8 @@ def module_source(name: str) -> str:
             raise ValueError(f"{name}.js must import from ./shared.js")
     if re.search(r"^import ", source, flags=re.M):
         raise ValueError(f"{name}.js must import from {', '.join(HELPERS)} and from nothing else")
+    if name in ASKED:
+        source = f"const ASKED = {json.dumps(ASKED[name], ensure_ascii=False)};\n{source}"
     return source
 
 

@@ -85,10 +85,10 @@ def next_token_sampling(
     prompt: int = 0,
     temperature: float = 1.0,
     top_k: int = 0,
-    top_p: float = 1.0,
+    top_p: float = 0.9,
     min_p: float = 0.0,
     seed: int = 0,
-    draws: int = 0,
+    draws: int = 20,
 ) -> Explorable:
     r"""Return a figure of the next token's distribution before and after what is cut from it.
 
@@ -164,7 +164,10 @@ def next_token_sampling(
                                     ("min_p", "min-p", 0))
             if now[key] != off
         )  # fmt: skip
-        tally = ", ".join(f"“{_seen(name)}” {c} times" for name, c in found["tally"].items())
+        tally = ", ".join(
+            f"“{_seen(name)}” {count} time{'s' if count > 1 else ''}"
+            for name, count in found["tally"].items()
+        )
         return wrapped(f"""{TITLE}
 
         After “{chosen["prompt"]}” the model gives each of {many:,} tokens a probability. At

@@ -1,4 +1,15 @@
-import { choice, follow, h, show, stat, summary, tokenRow, unpackWeights } from "./shared.js";
+import { choice, folded, follow, h, show, stat, summary, titled, tokenRow, unpackWeights } from "./shared.js";
+
+/** The target word with the clearest source word, both with letters enough: as telling_word in _alignment.py. */
+function telling({ source, target }, grid) {
+  const word = (text) => /^\s*\p{L}{4,}\s*$/u.test(text);
+  let [best, most] = [0, 0];
+  grid.forEach((row, t) => {
+    const top = Math.max(...row);
+    if (top > most && word(target[t]) && word(source[row.indexOf(top)])) [best, most] = [t, top];
+  });
+  return best;
+}
 
 const CROWDED = 16; // so many source words leave no room for numbers in the matrix
 
@@ -30,14 +41,21 @@ export default {
     };
 
     // ------------------------------------------------------------------ parts
-    const sentence = choice(model, "chosen", "Sentence",
+    // Another sentence is read from a word that says something, not from where the last one was left.
+    const sentence = choice({
+      get: (key) => model.get(key),
+      set: (_, chosen) => {
+        for (const [key, value] of [["side", "target"], ["word", telling(data.pairs[chosen], grids[chosen])], ["chosen", chosen]]) model.set(key, value);
+      },
+      save_changes: () => model.save_changes(),
+    }, "chosen", "Sentence",
       data.pairs.map((p, i) => `${i + 1} · ${p.source.join(" ")}`));
     const rows = {
-      source: tokenRow("source", "Source, read by the encoder", pick("source"), point("source")),
-      target: tokenRow("target", "Target, written by the decoder", pick("target"), point("target")),
+      source: tokenRow("source", "Source", pick("source"), point("source")),
+      target: tokenRow("target", "Target", pick("target"), point("target")),
     };
     const threads = h("svg", { "aria-hidden": "true" });
-    const weave = h("div", { class: "tfx-weave" }, threads, rows.source.node, rows.target.node);
+    const weave = h("div", { class: "tfx-weave tfx-upright" }, threads, rows.source.node, rows.target.node);
     const reference = h("p", { class: "tfx-note" });
     const map = h("div", { class: "tfx-scroll" });
     const largest = stat("largest", "largest weight", 3);
@@ -46,10 +64,12 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title), sentence.node, weave, reference,
-      h("div", { class: "tfx-stats" }, largest.node, total.node, entropy.node), map, said.node));
+      titled(data.title), sentence.node,
+      h("div", { class: "tfx-columns tfx-mapside" }, weave,
+        h("div", { class: "tfx-stack" }, h("div", { class: "tfx-stats tfx-ones" }, largest.node, total.node, entropy.node), said.node, reference)),
+      folded("All weights as a map", map)));
 
-    // Threads join the middles of the chips' near edges; thickness is weight.
+    // Threads join the near edges of the chips at their middles, and cross none; thickness is weight.
     const drawThreads = () => {
       const { grid, forward, word } = now();
       const home = weave.getBoundingClientRect();
@@ -62,8 +82,8 @@ export default {
         const [from, to] = [above[s], below[t]];
         return h("line", {
           class: on ? "tfx-strand tfx-on" : "tfx-strand", "stroke-width": 0.75 + 7 * w,
-          x1: from.left + from.width / 2 - home.left, y1: from.bottom - home.top,
-          x2: to.left + to.width / 2 - home.left, y2: to.top - home.top,
+          x1: from.right - home.left, y1: from.top + from.height / 2 - home.top,
+          x2: to.left - home.left, y2: to.top + to.height / 2 - home.top,
         });
       })).filter(Boolean));
     };
@@ -75,6 +95,7 @@ export default {
         wide ? map.setAttribute(key, value) : map.removeAttribute(key);
     });
     watch.observe(weave);
+    watch.observe(map);
 
     let lines = [], heads = [], shown = null;
     const fill = ({ chosen, pair, grid }) => {
@@ -87,7 +108,7 @@ export default {
       lines = grid.map((row, t) => h("tr", { onclick: () => pick("target")(t) },
         h("th", { scope: "row" }, pair.target[t]),
         row.map((w, s) => h("td", {
-          class: "tfx-cell", style: { "--heat": `${(100 * w).toFixed(1)}%` }, "data-name": `weights[${t}][${s}]`, "data-value": w,
+          class: "tfx-cell", style: { "--heat": `${(100 * Math.sqrt(w)).toFixed(1)}%` }, "data-name": `weights[${t}][${s}]`, "data-value": w,
         }, h("span", {}, w < 0.005 ? "" : show(w, 2).replace(/^0/, ""))))));
       map.replaceChildren(h("table", {
         class: pair.source.length > CROWDED ? "tfx-map tfx-crowded" : "tfx-map", style: { "--columns": pair.source.length, "--longest": Math.max(...pair.target.map((t) => t.length)) },
@@ -101,7 +122,7 @@ export default {
       sentence.update();
       const [own, other] = a.forward ? ["target", "source"] : ["source", "target"];
       rows[own].draw({ checked: a.kept.side === own ? a.kept.word : null, followed: a.word, weights: null });
-      rows[other].draw({ checked: a.kept.side === other ? a.kept.word : null, followed: null, weights: a.weights });
+      rows[other].draw({ checked: a.kept.side === other ? a.kept.word : null, followed: null, weights: a.weights, share: Math.sqrt });
       lines.forEach((line, t) => {
         line.classList.toggle("tfx-chosen", a.forward && t === a.word);
         [...line.cells].forEach((cell, s) => cell.classList.toggle("tfx-column", !a.forward && s - 1 === a.word));

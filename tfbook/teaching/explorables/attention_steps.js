@@ -1,4 +1,4 @@
-import { cells, dot, follow, h, options, reading, show, slider, softmax, summary, toggle } from "./shared.js";
+import { cells, dot, follow, h, options, reading, show, slider, softmax, summary, titled, toggle } from "./shared.js";
 
 const splitWords = (sentence) => sentence.toLowerCase().match(/[^\s.,;:!?"“”()]+/g) || [];
 
@@ -120,7 +120,7 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title), mode.node, asked, writing,
+      titled(data.title), mode.node, asked, writing,
       h("div", { class: "tfx-pair-wide" }, causal.node, padding.node), followed, map, body, said.node));
 
     let chosen = null;

@@ -1,4 +1,4 @@
-import { chart, follow, grouped, h, listed, slider, stat, summary } from "./shared.js";
+import { chart, follow, grouped, h, listed, slider, stat, summary, titled } from "./shared.js";
 
 const ROWS = 6; // merges listed at once
 // GPT-2's pieces, as in tfbook/data/tokenizers.py; \s of a browser is another set of characters.
@@ -53,7 +53,7 @@ export default {
 
     // ------------------------------------------------------------------ controls
     const field = h("textarea", {
-      class: "tfx-field tfx-long", rows: 3, "data-control": "text", spellcheck: "false", autocapitalize: "off", autocomplete: "off",
+      class: "tfx-field tfx-long", rows: 2, "data-control": "text", spellcheck: "false", autocapitalize: "off", autocomplete: "off",
       "data-lm-suppress-shortcuts": "true",
       oninput: () => {
         // Half of a surrogate pair is no character, and UTF-8 cannot write it.
@@ -84,7 +84,7 @@ export default {
     // ------------------------------------------------------------------ what is shown
     const tokens = h("div", { class: "tfx-pieces", role: "group", "aria-label": "Tokens, each with its number" });
     const list = h("tbody", {});
-    const table = h("table", { class: "tfx-table" },
+    const table = h("table", { class: "tfx-table tfx-scanned" },
       h("thead", {}, h("tr", {}, ["merge", "joined", "token", "here"].map((t) => h("th", { scope: "col" }, t)))), list);
     const cursor = h("line", { class: "tfx-cursor", y1: 0, y2: 100 });
     const line = h("polyline", { class: "tfx-line tfx-scaled", "data-name": "curve" });
@@ -102,7 +102,7 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       h("label", { class: "tfx-control" }, h("span", { class: "tfx-label" }, "Your text"), field), examples,
       applied.node, buttons, tokens,
       h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)),
@@ -138,7 +138,7 @@ export default {
       for (const end of ["x1", "x2"]) cursor.setAttribute(end, plot.at(n));
       stats.characters.set(characters);
       stats.bytes.set(bytes);
-      stats.bytes.note.textContent = bytes > characters ? `${bytes - characters} more than characters` : "one for each character";
+      stats.bytes.note.textContent = bytes > characters ? `${bytes - characters} more than characters` : "one a character";
       stats.count.set(counts[n]);
       stats.count.note.textContent = `after ${grouped(n)} of ${grouped(merges.length)} merges`;
       if (counts[n]) stats.ratio.set(bytes / counts[n]);

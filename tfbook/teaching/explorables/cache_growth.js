@@ -1,4 +1,4 @@
-import { bytes, chart, choice, counted, flops, follow, grouped, h, options, show, stat, stops, summary } from "./shared.js";
+import { bytes, chart, choice, counted, flops, folded, follow, grouped, h, options, show, stat, stops, summary, titled } from "./shared.js";
 
 const NULLS = { n_layers: null, n_heads: null, n_kv_heads: null, d_head: null };
 const KINDS = [
@@ -101,12 +101,12 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title), preset.node, length.node,
-      h("div", { class: "tfx-thirds" }, sizes.map((s) => s.node)),
-      h("div", { class: "tfx-pairs" }, measure.node, precision.node),
+      titled(data.title),
+      h("div", { class: "tfx-pairs" }, preset.node, measure.node, length.node, sizes[2].node),
       h("div", { class: "tfx-columns tfx-even" }, first, second),
-      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node), held.map(([, s]) => s.node), weights.node, even.node),
-      said.node));
+      h("div", { class: "tfx-stats tfx-four" }, [...held.map(([, s]) => s), weights, even].map((s) => s.node)), said.node,
+      folded("The work in numbers", h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node))),
+      folded("The other sizes", h("div", { class: "tfx-thirds" }, sizes.filter((_, i) => i !== 2).map((s) => s.node)), precision.node)));
 
     const units = ["", "k", "M", "G", "T", "P", "E", "Z"];
     const power = (p) => `${10 ** (((p % 3) + 3) % 3)}${p < 0 ? "" : units[Math.floor(p / 3)]}`;

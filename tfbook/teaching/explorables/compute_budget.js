@@ -1,4 +1,4 @@
-import { chart, counted, follow, grouped, h, reading, show, slider, stat, summary } from "./shared.js";
+import { chart, counted, folded, follow, grouped, h, reading, show, slider, stat, summary, titled } from "./shared.js";
 
 const RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 const power = (p) => `10${[...String(p)].map((c) => RAISED[c]).join("")}`;
@@ -160,12 +160,12 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       h("p", { class: "tfx-note" }, `L(N, D) = ${e} + ${a} / N`, h("sup", {}, String(alpha)), ` + ${b} / D`, h("sup", {}, String(beta)),
         ". The law was fitted to one family of models on one collection of texts; others have other losses."),
       h("div", { class: "tfx-pair-wide" }, compute.node, toBest), figure,
       h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)),
-      rows.length ? table : null, said.node));
+      said.node, rows.length ? folded("Known models beside it", table) : null));
 
     const draw = () => {
       compute.update();

@@ -1,4 +1,4 @@
-import { follow, h, options, show, slider, stat, summary, uniform } from "./shared.js";
+import { folded, follow, h, options, show, slider, stat, summary, titled, uniform } from "./shared.js";
 
 /** Tokens of prompts and answers: the same as requests in _serving.py. */
 function requests(answers, seed, n) {
@@ -116,19 +116,19 @@ export default {
       empty: stat("empty", "of the rows held now are empty", percent),
     };
     const body = h("tbody", {});
-    const table = h("table", { class: "tfx-table" },
+    const table = h("table", { class: "tfx-table tfx-scanned" },
       h("caption", {}, "Who runs in this step"),
       h("thead", {}, h("tr", {}, ["slot", "request", "tokens made", "rows filled", "rows held"].map((text) => h("th", { scope: "col" }, text)))), body);
-    const folded = h("details", { class: "tfx-words" }, h("summary", {}, "The slots of this step as a table"), table);
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
-      policy.node, h("div", { class: "tfx-pairs tfx-apart" }, answers.node, page.node), h("div", { class: "tfx-pair-wide" }, slots.node, fresh),
+      titled(data.title),
+      h("div", { class: "tfx-abreast" }, policy.node, fresh), h("div", { class: "tfx-pair-wide" }, answers.node, slots.node),
       picture("Slots over steps.", [key("tfx-forward", "a token that is wanted"), key("tfx-backward", "one that nobody asked for"), h("span", { class: "tfx-note" }, "Number: request. Grey: the step that is looked at.")], time.node),
-      step.node,
-      picture("Rows of keys and values in this step.", [key("tfx-forward", "filled"), key("tfx-backward", "held, but empty"), h("span", { class: "tfx-note" }, "A line for each slot; thin lines: ends of pages.")], memory.node),
-      h("div", { class: "tfx-stats tfx-loose" }, Object.values(stats).map((s) => s.node)), folded, said.node));
+      step.node, h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).slice(0, 4).map((s) => s.node)), said.node,
+      folded("The cache in this step", page.node,
+        picture("Rows of keys and values in this step.", [key("tfx-forward", "filled"), key("tfx-backward", "held, but empty"), h("span", { class: "tfx-note" }, "A line for each slot; thin lines: ends of pages.")], memory.node),
+        h("div", { class: "tfx-stats tfx-two" }, Object.values(stats).slice(4).map((s) => s.node)), table)));
 
     const draw = () => {
       const given = now();

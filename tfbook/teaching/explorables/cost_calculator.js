@@ -1,4 +1,4 @@
-import { bytes, chart, choice, counted, flops, follow, grouped, h, options, reading, show, stat, stops, summary } from "./shared.js";
+import { bytes, chart, choice, counted, flops, folded, follow, grouped, h, options, reading, show, stat, stops, summary, titled } from "./shared.js";
 
 const PARTS = { projections: "projections", feed_forward: "feed-forward", mixing: "scores and mix", head: "output layer" };
 
@@ -91,10 +91,11 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       h("div", { class: "tfx-pairs tfx-apart" }, preset.node, precision.node, length.node, batch.node),
-      h("div", { class: "tfx-columns tfx-even" }, table, figure),
-      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)), said.node));
+      h("div", { class: "tfx-columns tfx-mapside" }, table, figure),
+      h("div", { class: "tfx-stats" }, Object.values(stats).slice(0, 3).map((s) => s.node)), said.node,
+      folded("More numbers", h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).slice(3).map((s) => s.node)))));
 
     const units = ["", "k", "M", "G", "T", "P", "E"];
     const power = (p) => `${10 ** (p % 3)}${units[Math.floor(p / 3)]}`;

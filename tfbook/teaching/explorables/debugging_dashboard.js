@@ -1,4 +1,4 @@
-import { chart, follow, h, options, reading, slider, summary, toggle } from "./shared.js";
+import { chart, follow, h, options, reading, slider, summary, titled, toggle } from "./shared.js";
 import { voice } from "./asking.js";
 
 const three = (x) => (x !== 0 && (x < 1e-3 || x >= 1e5) ? x.toExponential(1) : String(Number(x.toPrecision(3))));
@@ -36,7 +36,7 @@ export default {
         set({ step: data.every * Math.round((data.points - 1) * Math.min(1, Math.max(0, (event.clientX - box.left) / box.width))) });
       });
       const [here, there] = [reading(trace, three), reading(`healthy_${trace}`, three)];
-      const beside = h("span", { class: "tfx-note" }, " (healthy: ", there.node, ")");
+      const beside = h("span", { class: "tfx-note" }, h("span", { class: "tfx-hidden" }, " healthy"), " (", there.node, ")");
       const node = h("figure", { class: "tfx-curve tfx-panel", "data-trace": trace }, h("figcaption", {}, h("strong", {}, `${label[0].toUpperCase()}${label.slice(1)}: `), here.node, beside), plot.node);
       const scale = LOGS.includes(trace) ? Math.log10 : (x) => x;
       const low = Math.floor(Math.min(...all(trace).map(scale)));
@@ -58,20 +58,20 @@ export default {
       return { trace, node, draw };
     });
     const own = h("span", { class: "tfx-key" });
-    const normal = h("span", { class: "tfx-key tfx-third" }, "healthy");
+    const normal = h("span", { class: "tfx-key tfx-third" }, "healthy, in brackets");
 
     // ------------------------------------------------------------------ the question
     const inputs = Object.keys(data.faults).map((name) => h("input", { type: "radio", name: "answer", value: name, "data-control": "answer", onchange: () => set({ answer: name }) }));
     const said = voice({ right: "Yes.", wrong: "No." });
     const question = h("form", { class: "tfx-question tfx-named-fault", onsubmit: (e) => e.preventDefault() },
-      h("fieldset", {}, h("legend", {}, "What is wrong?"),
-        Object.values(data.faults).map(({ label }, i) => h("label", { class: "tfx-choice" }, inputs[i], h("span", {}, label)))), said.node);
+      h("fieldset", {}, h("legend", {}, "What is wrong?"), h("div", { class: "tfx-pairs" },
+        Object.values(data.faults).map(({ label }, i) => h("label", { class: "tfx-choice" }, inputs[i], h("span", {}, label))))), said.node);
     const told = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
-      h("div", { class: "tfx-pair-wide" }, run.node, healthy.node), h("p", { class: "tfx-note" }, own, " ", normal, " 300 steps of training; gradients and scores in powers of ten."),
-      h("div", { class: "tfx-columns tfx-even" }, panels.map((p) => p.node)), step.node, question, told.node));
+      titled(data.title),
+      h("div", { class: "tfx-pair-wide" }, run.node, healthy.node, h("p", { class: "tfx-note" }, own, " ", normal, " 300 steps; gradients and scores in powers of ten."), step.node),
+      h("div", { class: "tfx-columns tfx-even tfx-panels" }, panels.map((p) => p.node)), question, told.node));
 
     let before = null;
     const draw = () => {

@@ -1,4 +1,4 @@
-import { chart, follow, h, options, reading, show, slider, stat, summary } from "./shared.js";
+import { chart, folded, follow, h, options, reading, show, slider, stat, summary, titled } from "./shared.js";
 
 const SIDE = 320; // the pictures' own units
 const REACH = 1.5; // the plane of keys runs from -1.5 to 1.5
@@ -146,14 +146,15 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title), mode.node, formula,
-      h("div", { class: "tfx-columns tfx-even" },
-        h("div", {}, plane, caption("Keys 1 and 2 and the query q: drag them. All have length 1.")),
-        h("div", {}, values, caption("Values. Crosses: last written for key 1 and 2. Rings: what the keys read. Arrow: what the query reads."))),
+      titled(data.title), mode.node,
+      h("div", { class: "tfx-planes" },
+        h("div", {}, plane, caption("Keys 1, 2 and the query q, all of length 1: drag them.")),
+        h("div", {}, values, caption("Values. Crosses: last written. Rings: what the keys read. Arrow: what the query reads.")),
+        h("div", { class: "tfx-stack" }, formula, h("div", { class: "tfx-stats tfx-ones" }, Object.values(stats).slice(0, 3).map((s) => s.node)))),
       h("div", { class: "tfx-thirds" }, Object.values(turns).map((c) => c.node)),
-      h("div", { class: "tfx-pairs" }, beta.node, alpha.node), buttons,
-      h("div", { class: "tfx-columns tfx-even" }, list, h("div", { class: "tfx-stack" }, h("p", { class: "tfx-label" }, "The last write"), sums)), told,
-      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)), watched.node, figure, said.node));
+      h("div", { class: "tfx-pairs" }, beta.node, alpha.node), h("div", { class: "tfx-abreast" }, buttons, told), said.node,
+      folded("The writes so far, and the last one in numbers", h("div", { class: "tfx-columns tfx-even" }, list, h("div", { class: "tfx-stack" }, h("p", { class: "tfx-label" }, "The last write"), sums))),
+      folded("How far off the keys read, over the angle between them", h("div", { class: "tfx-pair-wide" }, watched.node, stats.error.node), figure)));
 
     const draw = () => {
       const c = now();

@@ -1,4 +1,4 @@
-import { chart, cells, follow, h, show, slider, stat, summary } from "./shared.js";
+import { cells, chart, follow, h, show, slider, stat, summary, titled } from "./shared.js";
 
 const thousands = (x) => (x >= 1000 ? Math.round(x).toLocaleString("en").replaceAll(",", " ") : show(x, x < 100 ? 2 : 1));
 
@@ -62,7 +62,7 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       h("div", { class: "tfx-thirds" }, position.node, pair.node, base.node), dials, curve,
       h("div", { class: "tfx-stats" }, wavelength.node, speed.node, turns.node), said.node));
 

@@ -1,4 +1,4 @@
-import { chart, follow, grouped, h, options, reading, show, slider, softmax, stat, stops, summary, toggle, uniform } from "./shared.js";
+import { chart, folded, follow, grouped, h, options, reading, show, slider, softmax, stat, stops, summary, titled, toggle, uniform } from "./shared.js";
 
 const SIDE = 320; // the picture's own units
 const REACH = 2.5; // the plane shown runs from -2.5 to 2.5
@@ -99,12 +99,14 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       h("div", { class: "tfx-columns tfx-even" },
         h("div", {}, plane, h("p", { class: "tfx-note tfx-caption" }, "Dots: what the router sees of each token, in the colour of its first expert; rings are dropped. Ground: where an input would go.")),
-        h("div", { class: "tfx-stack" }, Object.values(controls).map((c) => c.node), top.node, luck)),
-      list, table, balance.node, buttons, h("div", { class: "tfx-pairs" }, steps.node, rate.node),
-      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)), figure, said.node));
+        h("div", { class: "tfx-stack" }, controls.turn.node, controls.capacity.node, top.node, balance.node, table)),
+      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)), said.node,
+      folded("Temperature and noise", h("div", { class: "tfx-pairs" }, controls.temperature.node, controls.noise.node), luck),
+      folded("Tokens one by one", list),
+      folded("The bias, update by update", buttons, h("div", { class: "tfx-pairs" }, steps.node, rate.node), figure)));
 
     const draw = () => {
       const c = now();

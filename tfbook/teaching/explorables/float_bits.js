@@ -1,4 +1,4 @@
-import { chart, follow, grouped, h, options, stat, stops, summary } from "./shared.js";
+import { chart, folded, follow, grouped, h, options, stat, stops, summary, titled } from "./shared.js";
 
 const RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 const power = (e) => [...String(e)].map((c) => (c === "-" ? "⁻" : RAISED[c])).join("");
@@ -118,7 +118,7 @@ export default {
     format.node.addEventListener("change", () => set({ code: -1 })); // bits of one format mean nothing in another
     const advice = h("p", { class: "tfx-note tfx-oneline", role: "alert" });
     const field = h("input", {
-      class: "tfx-field", type: "text", inputmode: "decimal", autocomplete: "off", "data-control": "value",
+      class: "tfx-field tfx-short", type: "text", inputmode: "decimal", autocomplete: "off", "data-control": "value",
       oninput: () => {
         const text = field.value.trim().replace(",", ".").replace("−", "-");
         const x = text === "" ? NaN : Number(text);
@@ -186,10 +186,11 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
-      format.node, h("div", { class: "tfx-stack" }, typed, examples, advice), scale.node,
+      titled(data.title),
+      format.node, h("div", { class: "tfx-stack" }, h("div", { class: "tfx-abreast" }, typed, examples), advice), scale.node,
       h("div", { class: "tfx-stack" }, legend, board, formula), verdict, figure,
-      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)), table, said.node));
+      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)), said.node,
+      folded("The same number in every format", table)));
 
     const percent = (x) => (x === null ? "" : x === 0 ? "no error" : x < 1e-5 ? `${written(100 * x, 2)}% off` : `${Number((100 * x).toPrecision(2))}% off`);
     const draw = () => {

@@ -1,4 +1,4 @@
-import { called, choice, follow, h, options, reading, show, slider, stat, summary, tokenRow, unpackWeights } from "./shared.js";
+import { called, choice, follow, h, options, reading, show, slider, stat, summary, titled, tokenRow, unpackWeights } from "./shared.js";
 import { shades, visible } from "./shades.js";
 import { fetchWeights, handedOver } from "./workers.js";
 
@@ -70,7 +70,7 @@ function askFirst({ model, el }, open) {
   const text = data.texts[model.get("text")];
   el.classList.add("tfx");
   el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-    h("p", { class: "tfx-title" }, data.title),
+    titled(data.title),
     h("p", {}, `${data.n_layers} layers of ${data.n_heads} heads on ${data.texts.length} sentences, computed beforehand. It begins with “${text.title}”, head ${model.get("layer")}.${model.get("head")}.`), ask));
   if (model.get("asked")) load();
   return () => {
@@ -193,7 +193,7 @@ function view({ model, el, rowsOf: given }) {
   const direction = options(model, "direction", "Show", [["from", "where a token looks"], ["to", "who looks at it"]], { hidden: true });
   const shadesOf = h("g", {});
   const bar = h("rect", { class: "tfx-frame" });
-  const large = h("svg", { class: "tfx-large", "aria-hidden": "true" }, shadesOf, bar);
+  const large = h("svg", { class: "tfx-large tfx-headmap", "aria-hidden": "true" }, shadesOf, bar);
   const under = (event) => {
     const box = large.getBoundingClientRect();
     const share = model.get("direction") === "from" ? (event.clientY - box.top) / box.height : (event.clientX - box.left) / box.width;
@@ -220,11 +220,12 @@ function view({ model, el, rowsOf: given }) {
   const said = summary();
   el.classList.add("tfx");
   el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-    h("p", { class: "tfx-title" }, data.title), text.node,
-    h("div", { class: "tfx-columns tfx-even" },
-      h("div", { class: "tfx-stack" }, layer.node, heads, h("div", { class: "tfx-stats tfx-two" }, distance.node, entropy.node)),
-      h("div", {}, name, large, h("p", { class: "tfx-ends", "aria-hidden": "true" }, h("span", {}, "rows: queries"), h("span", {}, "columns: keys")))),
-    overview, table, direction.node, row.node, legend, said.node));
+    titled(data.title), h("div", { class: "tfx-abreast" }, text.node, direction.node),
+    h("div", { class: "tfx-columns tfx-mapside" },
+      h("div", { class: "tfx-stack" }, layer.node, heads, table),
+      h("div", { class: "tfx-stack" }, h("div", {}, name, large, h("p", { class: "tfx-ends tfx-under-map", "aria-hidden": "true" }, h("span", {}, "rows: queries"), h("span", {}, "columns: keys"))),
+        h("div", { class: "tfx-stats tfx-two" }, distance.node, entropy.node))),
+    overview, row.node, legend, said.node));
 
   // ------------------------------------------------------------------ drawing
   let shownText = null, shownHead = null, shownMinis = null;

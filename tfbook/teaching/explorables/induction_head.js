@@ -1,4 +1,4 @@
-import { follow, h, reading, show, softmax, stat, summary, toggle, tokenRow } from "./shared.js";
+import { folded, follow, h, reading, show, softmax, stat, summary, titled, toggle, tokenRow } from "./shared.js";
 
 const WIDE = 360, TALL = 150, LEVELS = [140, 84, 28]; // the picture's own units, words at the bottom
 const DRAWN = 0.02; // a smaller weight is not drawn
@@ -66,16 +66,16 @@ export default {
       h("caption", {}, "What the head of layer 1 meets"),
       h("thead", {}, h("tr", {}, ["place", "layer 0 wrote there", "score", "weight"].map((text) => h("th", { scope: "col" }, text)))), body);
     const told = h("tbody", {});
-    const answers = h("table", { class: "tfx-table tfx-scanned" }, h("caption", {}, "What it says next"),
-      h("thead", {}, h("tr", {}, ["word", "", "probability"].map((text) => (text ? h("th", { scope: "col" }, text) : h("td", {}))))), told);
+    const answers = h("table", { class: "tfx-table tfx-scanned" }, h("caption", {}, "What it says next, with its probability"),
+      h("thead", { class: "tfx-hidden" }, h("tr", {}, ["word", "", "probability"].map((text) => (text ? h("th", { scope: "col" }, text) : h("td", {}))))), told);
     const found = stat("found", "probability of what followed earlier", 3);
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
-      h("div", { class: "tfx-stack" }, h("label", { class: "tfx-control" }, h("span", { class: "tfx-label" }, `Up to ${data.max_words} words`), field), advice, examples),
-      head.node, row.node, figure,
-      h("div", { class: "tfx-columns tfx-even" }, table, h("div", { class: "tfx-stack" }, answers, found.node)), said.node));
+      titled(data.title),
+      h("div", { class: "tfx-stack" }, h("div", { class: "tfx-pair-wide" }, h("label", { class: "tfx-control" }, h("span", { class: "tfx-label" }, `Up to ${data.max_words} words`), field), head.node), advice, examples),
+      row.node, figure,
+      h("div", { class: "tfx-columns tfx-mapside" }, answers, h("div", {}, found.node)), said.node, folded("What the head of layer 1 meets, word by word", table)));
 
     const line = (kind, from, to, n, w) => h("line", {
       class: `tfx-branch ${kind}`, x1: ((from[0] + 0.5) * WIDE) / n, y1: LEVELS[from[1]], x2: ((to[0] + 0.5) * WIDE) / n, y2: LEVELS[to[1]],

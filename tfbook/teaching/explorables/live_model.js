@@ -1,4 +1,4 @@
-import { called, h, listed, options, reading, show, slider, summary, tokenRow, uniform } from "./shared.js";
+import { called, h, listed, options, reading, show, slider, summary, titled, tokenRow, uniform } from "./shared.js";
 import { shades, visible } from "./shades.js";
 import { fetchWeights, handedOver, hire } from "./workers.js";
 import { softmaxOf } from "./tensors.js";
@@ -331,7 +331,7 @@ export default {
       title("Put an activation of another text in"), other.node, sources.node, where.node, h("div", { class: "tfx-chips" }, put, takeOut), patched, said.node);
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card tfx-live", role: "group", "aria-label": data.title }, h("style", {}, STYLE),
-      h("p", { class: "tfx-title" }, data.title), asking, h("div", { class: "tfx-chips" }, ask), stage));
+      titled(data.title), asking, h("div", { class: "tfx-chips" }, ask), stage));
 
     // ------------------------------------------------------------------ drawing
     let shownText = null, shownOther = null, shownMaps = null, drawing = 0;

@@ -1,4 +1,4 @@
-import { chart, grouped, h, options, reading, show, slider, stat, summary, tokenRow, uniform } from "./shared.js";
+import { chart, grouped, h, options, reading, show, slider, stat, summary, titled, tokenRow, uniform } from "./shared.js";
 import { hire } from "./workers.js";
 import { shapesOf, trainer } from "./training_model.js";
 
@@ -240,9 +240,9 @@ export default {
     const title = (words) => h("p", { class: "tfx-part-title" }, words);
     const inward = title("Look inside");
     const card = h("div", { class: "tfx-card tfx-learn", role: "group", "aria-label": data.title }, h("style", {}, STYLE),
-      h("p", { class: "tfx-title" }, data.title), about,
+      titled(data.title), about,
       h("div", { class: "tfx-stack" }, h("label", { class: "tfx-control" }, h("span", { class: "tfx-label" }, "A text to learn; paste one of your own"), field), left, chips),
-      title("Train it"), h("div", { class: "tfx-two-columns" }, rate.node, depth.node), h("div", { class: "tfx-chips" }, go, one, again, luck),
+      title("Train it"), h("div", { class: "tfx-pair-wide" }, rate.node, depth.node), h("div", { class: "tfx-chips" }, go, one, again, luck),
       h("div", { class: "tfx-stats tfx-two" }, Object.values(stats).map((s) => s.node)), figure, words,
       inward, below, said.node);
     el.classList.add("tfx");

@@ -1,4 +1,4 @@
-import { called, h, listed, reading, show, slider, summary, tokenRow } from "./shared.js";
+import { called, h, listed, reading, show, slider, summary, titled, tokenRow } from "./shared.js";
 import { shades, visible } from "./shades.js";
 import { fetchWeights, handedOver, hire } from "./workers.js";
 import { decodeIds, encodeText, faceOf, openTokenizer, translating } from "./translation_model.js";
@@ -261,7 +261,7 @@ export default {
       h("div", { class: "tfx-chips" }, allOn), said.node);
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card tfx-translator", role: "group", "aria-label": data.title }, h("style", {}, STYLE),
-      h("p", { class: "tfx-title" }, data.title), asking, h("div", { class: "tfx-chips" }, ask), stage));
+      titled(data.title), asking, h("div", { class: "tfx-chips" }, ask), stage));
 
     // ------------------------------------------------------------------ drawing
     let rowsOfGrid = 0, shown = {};

@@ -1,6 +1,6 @@
-import { choice, follow, grouped, h, listed, reading, show, slider, stat, summary, uniform } from "./shared.js";
+import { choice, folded, follow, grouped, h, listed, reading, show, slider, stat, summary, titled, uniform } from "./shared.js";
 
-const FIRST = 12; // rows before the reader asks for all
+const FIRST = 8; // rows before the reader asks for all
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 
 /** Probability of one token of each entry at a temperature. */
@@ -51,6 +51,20 @@ function drawn(masses, seed, draws) {
   return { tally, last };
 }
 
+/** The places of the tokens with a row: the likeliest, and in place of the last of these what was drawn. */
+function shownPlaces(named, all, tally, last) {
+  const places = Array.from({ length: all ? named : Math.min(FIRST, named) }, (_, i) => i);
+  const drawnBelow = Array.from({ length: named }, (_, i) => i).slice(places.length).filter((i) => tally[i])
+    .sort((a, b) => (b === last) - (a === last) || tally[b] - tally[a] || a - b);
+  for (const i of drawnBelow) {
+    let free = places.findLastIndex((j) => j < FIRST && !tally[j]);
+    if (free < 0 && i === last) free = places.indexOf(FIRST - 1);
+    if (free < 1) break;
+    places[free] = i;
+  }
+  return places.sort((a, b) => a - b);
+}
+
 export default {
   render({ model, el }) {
     const data = model.get("data");
@@ -91,7 +105,6 @@ export default {
       type: "button", class: "tfx-chip", "data-control": "all", "aria-expanded": "false",
       onclick: () => {
         all = !all;
-        fill();
         draw();
       },
     });
@@ -99,18 +112,17 @@ export default {
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "token"),
         h("td", { class: "tfx-wide" }), h("th", { scope: "col" }, "model"), h("th", { scope: "col" }, "after"), h("th", { scope: "col" }, "drawn"))), body);
     let rows = [], filled = null;
-    const fill = () => {
+    const fill = (places) => {
       const { tokens } = data.prompts[get("prompt")];
-      filled = get("prompt");
-      const count = all ? tokens.length : Math.min(FIRST, tokens.length);
-      rows = Array.from({ length: count + 1 }, (_, i) => {
-        const id = i < count ? i : "others";
+      filled = `${get("prompt")}: ${places}`;
+      rows = [...places, "others"].map((id) => {
+        const own = id !== "others";
         const row = {
-          name: h("span", { class: i < count ? "tfx-word" : "" }, i < count ? listed(tokens[i]) : ""),
+          id, name: h("span", { class: own ? "tfx-word" : "" }, own ? listed(tokens[id]) : ""),
           before: reading(`before[${id}]`, 3), after: reading(`after[${id}]`, 3), times: reading(`drawn[${id}]`, 0),
           bars: [h("span", { class: "tfx-bar tfx-was" }), h("span", { class: "tfx-bar" })],
         };
-        row.node = h("tr", {}, h("th", { scope: "row" }, row.name), h("td", { class: "tfx-wide" }, i < count ? h("span", { class: "tfx-track tfx-double" }, row.bars) : null),
+        row.node = h("tr", {}, h("th", { scope: "row" }, row.name), h("td", { class: "tfx-wide" }, own ? h("span", { class: "tfx-track tfx-double" }, row.bars) : null),
           h("td", {}, row.before.node), h("td", {}, row.after.node), h("td", {}, row.times.node));
         return row;
       });
@@ -126,17 +138,18 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title), prompt.node,
-      h("div", { class: "tfx-pairs" }, temperature.node, topK.node, topP.node, minP.node),
-      h("div", { class: "tfx-stack" },
-        h("p", { class: "tfx-note" }, h("span", { class: "tfx-key tfx-before" }, "the model's probability"), " ", h("span", { class: "tfx-key" }, "after temperature and cuts")), table, expand),
-      h("div", { class: "tfx-stats tfx-four" }, kept.node, mass.node, was.node, now.node),
-      buttons, text, said.node));
+      titled(data.title),
+      h("div", { class: "tfx-columns tfx-cornered" },
+        h("div", { class: "tfx-stack" }, prompt.node, temperature.node, topP.node, buttons, text),
+        h("div", { class: "tfx-stack" },
+          h("p", { class: "tfx-note" }, h("span", { class: "tfx-key tfx-before" }, "the model's probability"), " ", h("span", { class: "tfx-key" }, "after temperature and cuts")), table, expand),
+        h("div", { class: "tfx-stats tfx-two" }, kept.node, mass.node, was.node, now.node)),
+      said.node,
+      folded("Two other cuts: top-k and min-p", h("div", { class: "tfx-pairs" }, topK.node, minP.node))));
 
     const draw = () => {
       controls.forEach((c) => c.update());
       prompt.node.hidden = data.prompts.length < 2;
-      if (filled !== get("prompt")) fill();
       const chosen = data.prompts[get("prompt")];
       const entries = [...chosen.log_probs.map((x) => [1, x]), ...chosen.rest];
       const many = sum(entries.map(([c]) => c));
@@ -144,10 +157,13 @@ export default {
       const left = warped(entries, { temperature: get("temperature"), top_k: get("top_k"), top_p: get("top_p"), min_p: get("min_p") });
       const masses = left.counts.map((c, i) => c * left.p[i]);
       const { tally, last } = drawn(masses, get("seed"), get("draws"));
+      const places = shownPlaces(chosen.tokens.length, all, tally, last);
+      if (filled !== `${get("prompt")}: ${places}`) fill(places);
       const count = rows.length - 1;
-      const rest = (list) => sum(list.slice(count));
+      const inList = new Set(places);
+      const rest = (list) => sum(list.filter((_, i) => !inList.has(i)));
       const models = before.map((p, i) => p * entries[i][0]);
-      const columns = rows.map((_, i) => (i < count ? [models[i], masses[i], tally[i]] : [rest(models), rest(masses), rest(tally)]));
+      const columns = rows.map(({ id }, i) => (i < count ? [models[id], masses[id], tally[id]] : [rest(models), rest(masses), rest(tally)]));
       const widest = Math.max(...columns.slice(0, count).flatMap(([a, b]) => [a, b]), 1e-9);
       rows.forEach((row, i) => {
         const [a, b, times] = columns[i];
@@ -158,6 +174,7 @@ export default {
         row.bars[0].style.width = `${(100 * a) / widest}%`;
         row.bars[1].style.width = `${(100 * b) / widest}%`;
         row.node.classList.toggle("tfx-cut", b === 0);
+        row.node.classList.toggle("tfx-last", row.id === last || (row.id === "others" && last !== null && !inList.has(last)));
       });
       const others = many - count;
       const remaining = rest(left.counts);
@@ -166,7 +183,7 @@ export default {
       kept.set(sum(left.counts));
       kept.note.textContent = `of ${grouped(many)}`;
       mass.set(left.mass);
-      mass.note.textContent = "at this temperature, before the cut";
+      mass.note.textContent = "before the cut";
       was.set(entropy(entries.map(([c]) => c), before));
       now.set(entropy(left.counts, left.p));
       for (const s of [was, now]) s.note.textContent = `nats, as if choosing among ${show(Math.exp(Number(s.node.querySelector(".tfx-number").dataset.value)), 1)}`;

@@ -1,4 +1,4 @@
-import { chart, choice, follow, h, options, reading, show, slider, stat, stops, summary, uniform } from "./shared.js";
+import { chart, choice, folded, follow, h, options, reading, show, slider, stat, stops, summary, titled, uniform } from "./shared.js";
 
 const SIDE = 320; // the picture's own units
 const VIEW = 2.4; // the plane shown runs from -2.4 to 2.4
@@ -200,12 +200,13 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
-      h("div", { class: "tfx-pairs tfx-apart" }, h("div", { class: "tfx-stack" }, own.node, formulas[1], rate.node), h("div", { class: "tfx-stack" }, other.node, formulas[0], otherRate.node)),
-      h("div", { class: "tfx-columns tfx-even" },
-        h("div", {}, plane, h("p", { class: "tfx-note tfx-caption" }, "s: the start, drag it. +: where the loss is 0. Ring: the origin, to which a weight decay pulls.")),
-        h("div", { class: "tfx-stack" }, surface.node, Object.values(sizes).map((c) => c.node), luck)),
-      step.node, h("div", { class: "tfx-stats tfx-two" }, stats[1].node, stats[0].node), figure, said.node));
+      titled(data.title),
+      h("div", { class: "tfx-columns tfx-even tfx-racing" },
+        h("div", { class: "tfx-stack" }, own.node, rate.node, formulas[1], other.node, otherRate.node, formulas[0], step.node),
+        h("div", {}, plane, h("p", { class: "tfx-note tfx-caption" }, "s: the start, drag it. +: where the loss is 0. Ring: the origin, to which a weight decay pulls."))),
+      h("div", { class: "tfx-columns" }, h("div", { class: "tfx-stack" }, stats[1].node, stats[0].node), figure), said.node,
+      folded("The surface, noise and the other numbers", surface.node,
+        h("div", { class: "tfx-pairs" }, Object.values(sizes).map((c) => c.node)), luck)));
 
     let drawn = "";
     const draw = () => {

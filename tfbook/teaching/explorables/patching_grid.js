@@ -1,4 +1,4 @@
-import { called, follow, h, options, reading, show, slider, stat, summary } from "./shared.js";
+import { called, folded, follow, h, options, reading, show, slider, stat, summary, titled } from "./shared.js";
 import { labelledMap } from "./maps.js";
 
 export default {
@@ -34,12 +34,12 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title), kind.node,
+      titled(data.title), kind.node,
       h("div", { class: "tfx-columns tfx-mapside" },
         h("div", { class: "tfx-stack" }, map.node, scale,
           h("p", { class: "tfx-note" }, `A row is one ${axes[0]}, a column one ${axes[1]}. Below the map the row of the chosen cell as bars, at its right the column.`)),
         h("div", { class: "tfx-stack" }, sliders.map((s) => s.node), h("div", { class: "tfx-stats tfx-two" }, effect.node, rank.node), said.node)),
-      h("div", { class: "tfx-stack" }, h("p", { class: "tfx-label" }, "The largest of this kind"), list)));
+      folded("The largest of this kind", list)));
 
     const draw = () => {
       const now = model.get("kind"), [i, j] = model.get("chosen");

@@ -1,4 +1,4 @@
-import { follow, h, options, show, slider, stat, summary } from "./shared.js";
+import { folded, follow, h, options, show, slider, stat, summary, titled } from "./shared.js";
 
 /** The tasks of each stage in their order, as [kind, micro]: the same as in tfbook/parallel/schedules.py. */
 const SCHEDULES = {
@@ -116,10 +116,11 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       schedule.node, h("div", { class: "tfx-thirds" }, sizes.map((s) => s.node)),
       figure, h("div", { class: "tfx-pairs" }, moment.node, followed.node),
-      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)), table, said.node));
+      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)), said.node,
+      folded("Stage by stage", table)));
 
     const draw = () => {
       const given = now();

@@ -1,4 +1,4 @@
-import { chart, choice, follow, h, options, show, slider, stat, summary } from "./shared.js";
+import { chart, choice, folded, follow, h, options, show, slider, stat, summary, titled } from "./shared.js";
 
 const BITS = [2, 3, 4, 5, 6, 7, 8];
 
@@ -94,7 +94,7 @@ export default {
     curve.node.append(mark);
     curve.node.classList.add("tfx-tall", "tfx-roomy", "tfx-still");
     const stats = {
-      relative: stat("relative", "error of the weights, root mean square", percent),
+      relative: stat("relative", "error of the weights", percent),
       largest: stat("largest", "largest error", three),
       zeros: stat("zeros", "of the weights become 0", (x) => percent(x, 0)),
       effective_bits: stat("effective_bits", "bits a number, scales included", (x) => String(Number(x.toFixed(3)))),
@@ -104,12 +104,12 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
-      h("div", { class: "tfx-pairs tfx-apart" }, which.node, scheme.node), shared.node, h("div", { class: "tfx-pairs" }, bits.node, group.node), histogram,
-      h("div", { class: "tfx-columns tfx-even" },
+      titled(data.title),
+      h("div", { class: "tfx-pairs tfx-apart" }, which.node, scheme.node), h("div", { class: "tfx-abreast" }, shared.node, bits.node), group.node, histogram,
+      h("div", { class: "tfx-stats tfx-loose" }, Object.values(stats).map((s) => s.node)), said.node,
+      folded("The error of each weight, and of other bits", h("div", { class: "tfx-columns tfx-even" },
         figure("Error over weight.", [h("span", { class: "tfx-note" }, "A dot for each weight, those of the group darker.")], scatter.node),
-        figure("Error over bits.", [key("", "symmetric"), " ", key("tfx-raw", "with a zero point"), " ", h("span", { class: "tfx-note" }, "Dot: what is chosen.")], curve.node)),
-      h("div", { class: "tfx-stats tfx-loose" }, Object.values(stats).map((s) => s.node)), said.node));
+        figure("Error over bits.", [key("", "symmetric"), " ", key("tfx-raw", "with a zero point"), " ", h("span", { class: "tfx-note" }, "Dot: what is chosen.")], curve.node)))));
 
     const draw = () => {
       const given = now();

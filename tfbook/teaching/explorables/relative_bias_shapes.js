@@ -1,6 +1,7 @@
-import { chart, follow, h, options, reading, show, slider, softmax, stat, summary, toggle } from "./shared.js";
+import { chart, folded, follow, h, options, reading, show, slider, softmax, stat, summary, titled, toggle } from "./shared.js";
 
 const NAMES = { none: "none", alibi: "ALiBi", t5: "T5", shaw: "Shaw" };
+const NEAR = 32; // what happens, happens among near keys: so far the picture reaches at first
 const DEEPEST = -8; // a bias of -8 leaves e⁻⁸ ≈ 0.0003 of a weight: no need to draw below it
 
 /** Press's slopes: a geometric sequence, filled up from the next longer one if need be. */
@@ -31,6 +32,7 @@ export default {
     const tables = { t5: data.t5_table, shaw: data.shaw_table };
 
     // ------------------------------------------------------------------ the bias
+    let wide = false;
     const now = () => {
       const [scheme, heads, both] = ["scheme", "n_heads", "bidirectional"].map((k) => model.get(k));
       const table = tables[scheme];
@@ -39,7 +41,8 @@ export default {
       const delta = both ? model.get("distance") : Math.min(0, model.get("distance"));
       const last = both ? reach : 0;
       const distances = Array.from({ length: reach + last + 1 }, (_, i) => i - reach);
-      return { scheme, table, count, head, delta, both, last, distances, numbers: scheme === "none" || scheme === "alibi" || Boolean(table) };
+      const view = wide || Math.abs(delta) > NEAR ? reach : Math.min(NEAR, reach);
+      return { scheme, table, count, head, delta, both, last, distances, view, numbers: scheme === "none" || scheme === "alibi" || Boolean(table) };
     };
     const indexAt = ({ scheme, both }, delta) => {
       if (scheme === "t5") return bucket(delta, both, model.get("n_buckets"), model.get("max_distance"));
@@ -64,6 +67,17 @@ export default {
     const both = toggle(model, "bidirectional", "Keys after the query too");
     const distance = slider(model, "distance", { label: "Distance, key less query", min: -reach, max: reach, text: (x) => show(x, 0) });
     const controls = [scheme, head, heads, furthest, buckets, clip, both, distance];
+    const span = h("button", {
+      type: "button", class: "tfx-chip", "data-control": "span",
+      onclick: () => {
+        wide = now().view < reach;
+        if (!wide && Math.abs(model.get("distance")) > NEAR) {
+          model.set("distance", -NEAR);
+          model.save_changes();
+        }
+        draw();
+      },
+    });
 
     // ------------------------------------------------------------------ pictures
     const others = h("g", { class: "tfx-others" });
@@ -89,9 +103,11 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title), scheme.node,
-      h("div", { class: "tfx-pairs" }, distance.node, head.node, heads.node, buckets.node, furthest.node, clip.node, both.node),
-      shape, weights, h("div", { class: "tfx-stats" }, bias.node, index.node, slope.node, weight.node), said.node));
+      titled(data.title), scheme.node,
+      h("div", { class: "tfx-pairs" }, distance.node, head.node),
+      h("div", { class: "tfx-columns tfx-even" }, shape, weights), h("div", { class: "tfx-stats tfx-four" }, bias.node, index.node, slope.node, weight.node), said.node,
+      folded("How far the picture reaches, and the numbers of the scheme", span,
+        h("div", { class: "tfx-pairs" }, heads.node, buckets.node, furthest.node, clip.node, both.node))));
 
     const nice = (low, high) => {
       const step = [1, 2, 2.5, 5, 10].map((s) => s * 10 ** Math.floor(Math.log10((high - low) / 4))).find((s) => (high - low) / s <= 5);
@@ -108,7 +124,11 @@ export default {
         return; // the change draws again
       }
       head.input.max = Math.max(0, a.count - 1);
-      distance.input.max = a.last;
+      const end = a.both ? a.view : 0;
+      distance.input.min = -a.view;
+      distance.input.max = end;
+      span.hidden = reach <= NEAR;
+      span.textContent = a.view < reach ? `Show distances up to ${reach}` : `Show distances up to ${NEAR}`;
       controls.forEach((c) => c.update());
       head.node.hidden = a.count < 2;
       heads.node.hidden = a.scheme !== "alibi";
@@ -117,21 +137,22 @@ export default {
       clip.node.hidden = a.scheme !== "shaw" || Boolean(a.table);
       both.node.hidden = Boolean(tables.t5);
 
-      const xs = nice(-reach, a.last);
+      const xs = nice(-a.view, end);
+      const seen = a.distances.filter((x) => x >= -a.view && x <= end);
       const height = (x, c) => (a.numbers ? biasAt(a, x, c) : indexAt(a, x));
-      const all = a.numbers ? Array.from({ length: a.count }, (_, c) => a.distances.map((x) => height(x, c))).flat() : a.distances.map((x) => height(x));
+      const all = a.numbers ? Array.from({ length: a.count }, (_, c) => seen.map((x) => height(x, c))).flat() : seen.map((x) => height(x));
       let [low, high] = [Math.min(...all), Math.max(...all)];
       if (a.scheme === "alibi") [low, high] = [Math.max(DEEPEST, low), 0];
       if (low === high) [low, high] = [low - 1, high + 1];
       const room = 0.04 * (high - low);
-      plot.frame([-reach, a.last], [low - room, high + room], xs, nice(low, high));
+      plot.frame([-a.view, end], [low - room, high + room], xs, nice(low, high));
       // A table is a staircase. ALiBi's line has a corner at 0 and ends where it leaves the picture.
       const stairs = (c) => {
         if (a.table || !a.numbers) {
-          return a.distances.flatMap((x) => [[Math.max(-reach, x - 0.5), height(x, c)], [Math.min(a.last, x + 0.5), height(x, c)]]);
+          return seen.flatMap((x) => [[Math.max(-a.view, x - 0.5), height(x, c)], [Math.min(end, x + 0.5), height(x, c)]]);
         }
-        const end = Math.min(reach, (low - room) / Math.min(height(1, c), -1e-9));
-        return (a.both ? [-end, 0, end] : [-end, 0]).map((x) => [x, height(x, c)]);
+        const left = Math.min(a.view, (low - room) / Math.min(height(1, c), -1e-9));
+        return (a.both ? [-left, 0, left] : [-left, 0]).map((x) => [x, height(x, c)]);
       };
       plot.points(line, stairs(a.head));
       others.replaceChildren(...(a.numbers && a.count > 1 ? Array.from({ length: a.count }, (_, c) => {
@@ -147,14 +168,14 @@ export default {
       // Blocks of distances that get the same: their bucket, or, without buckets, their bias.
       const keyOf = (x) => (a.scheme === "none" ? 0 : indexAt(a, x) ?? x);
       const blocks = [];
-      for (const x of a.distances) {
+      for (const x of seen) {
         if (!blocks.length || keyOf(blocks.at(-1).from) !== keyOf(x)) blocks.push({ from: x, to: x });
         else blocks.at(-1).to = x;
       }
-      const width = a.distances.length;
+      const width = seen.length;
       strip.replaceChildren(...blocks.map((b, i) => h("rect", {
         class: b.from <= a.delta && a.delta <= b.to ? "tfx-block tfx-on" : i % 2 ? "tfx-block tfx-odd" : "tfx-block",
-        x: (100 * (b.from + reach)) / width, width: (100 * (b.to - b.from + 1)) / width, y: 0, height: 10,
+        x: (100 * (b.from + a.view)) / width, width: (100 * (b.to - b.from + 1)) / width, y: 0, height: 10,
       })));
       runs.set(blocks.length);
       const block = blocks.find((b) => b.from <= a.delta && a.delta <= b.to);
@@ -173,8 +194,8 @@ export default {
       if (a.numbers) {
         const p = softmax(a.distances.map((x) => biasAt(a, x)));
         const top = Math.max(...p);
-        level.frame([-reach, a.last], [0, top], xs, [0, Number(top.toPrecision(2))]);
-        const outline = a.distances.map((x, i) => `L${level.at(x)} ${level.up(p[i])}`).join("");
+        level.frame([-a.view, end], [0, top], xs, [0, Number(top.toPrecision(2))]);
+        const outline = seen.map((x) => `L${level.at(x)} ${level.up(p[x + reach])}`).join("");
         area.setAttribute("d", `M0 100${outline}L100 100Z`);
         let within = 0;
         const inside = (d) => a.distances.reduce((sum, x, i) => sum + (Math.abs(x) <= d ? p[i] : 0), 0);

@@ -1,4 +1,4 @@
-import { called, follow, h, options, reading, show, slider, stat, summary, tokenRow } from "./shared.js";
+import { called, follow, h, options, reading, show, slider, stat, summary, titled, tokenRow } from "./shared.js";
 import { labelledMap } from "./maps.js";
 
 const LOWERED = "₀₁₂₃₄₅₆₇₈₉";
@@ -65,7 +65,7 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       h("div", { class: "tfx-turns" }, back, place, next),
       h("div", { class: "tfx-pairs tfx-apart" }, layer.node, step.node),
       h("div", { class: "tfx-columns tfx-even" },

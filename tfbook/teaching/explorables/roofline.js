@@ -1,4 +1,4 @@
-import { chart, choice, counted, flops, follow, grouped, h, options, show, stat, stops, summary } from "./shared.js";
+import { chart, choice, counted, flops, folded, follow, grouped, h, options, show, stat, stops, summary, titled } from "./shared.js";
 
 const SHOWN = [1, 8, 64, 512, 4096]; // rows whose places stand on the roof
 
@@ -69,11 +69,12 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       h("div", { class: "tfx-pairs tfx-apart" }, machine.node, precision.node), rates, rows.node,
-      h("div", { class: "tfx-pairs" }, widths.map((w) => w.node)),
       verdict, figure,
-      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)), said.node));
+      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).slice(0, 4).map((s) => s.node)), said.node,
+      folded("More numbers", h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).slice(4).map((s) => s.node))),
+      folded("The sizes of the matrix", h("div", { class: "tfx-pairs" }, widths.map((w) => w.node)))));
 
     const units = ["", "k", "M", "G", "T", "P", "E", "Z"];
     const power = (p) => (p < 0 ? String(10 ** p) : `${10 ** (p % 3)}${units[Math.floor(p / 3)]}`);

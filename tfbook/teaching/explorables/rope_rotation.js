@@ -1,4 +1,4 @@
-import { chart, dot, follow, h, prose, show, slider, stat, summary } from "./shared.js";
+import { chart, dot, follow, h, prose, show, slider, stat, summary, titled } from "./shared.js";
 
 const SIDE = 320; // the picture's own units
 const REACH = 1.35; // the plane shown runs from -1.35 to 1.35
@@ -98,11 +98,11 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
-      h("div", { class: "tfx-columns tfx-even" },
+      titled(data.title),
+      h("div", { class: "tfx-columns tfx-even tfx-racing" },
         h("div", {}, plane, h("p", { class: "tfx-note tfx-caption" }, prose("Dashed: before rotation. Solid: q turned by mθ, k by nθ."))),
         h("div", { class: "tfx-stack" }, m.node, n.node, both.node, turnQ.node, turnK.node, pair.node)),
-      h("div", { class: "tfx-stats" }, before.node, gap.node, score.node), curve, said.node));
+      h("div", { class: "tfx-columns" }, h("div", { class: "tfx-stats tfx-ones" }, before.node, gap.node, score.node), curve), said.node));
 
     const point = (angle, r = 1) => [px(r * Math.cos(angle)), py(r * Math.sin(angle))];
     const path = (from, to, r) => {

@@ -1,4 +1,4 @@
-import { choice, follow, grouped, h, options, reading, show, slider, stat, stops, summary } from "./shared.js";
+import { choice, folded, follow, grouped, h, options, reading, show, slider, stat, stops, summary, titled } from "./shared.js";
 
 const WIDE = 360; // the picture's own units
 const ROW = 42;
@@ -82,7 +82,7 @@ export default {
       h("thead", {}, h("tr", {}, ["t", "steps joined", "g", "b", "h in the end"].map((text) => h("th", { scope: "col" }, text)))), body);
     const stats = {
       depth: stat("depth", "levels", grouped), work: stat("work", "joins", grouped),
-      done: stat("done", "joins done", grouped), widest: stat("widest", "joins in the widest level", grouped),
+      done: stat("done", "joins done", grouped), widest: stat("widest", "widest level", grouped),
     };
     const costs = methods.map(([name, label]) => {
       const values = Object.fromEntries(["depth", "work", "rounds"].map((column) => [column, reading(`${name}.${column}`, grouped)]));
@@ -94,13 +94,13 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       h("p", { class: "tfx-note" }, "h", h("sub", {}, "t"), " = g", h("sub", {}, "t"), " h", h("sub", {}, "t−1"), " + b", h("sub", {}, "t"),
         ". Joined: (g₁, b₁), then (g₂, b₂), is (g₂g₁, g₂b₁ + b₂)."),
       h("div", { class: "tfx-pairs tfx-apart" }, method.node, n.node),
-      h("div", { class: "tfx-columns tfx-even" }, h("div", { class: "tfx-stack" }, figure, at.node, buttons, note), h("div", { class: "tfx-stack" }, table, reset.node)),
+      h("div", { class: "tfx-columns tfx-even" }, h("div", { class: "tfx-stack" }, figure, at.node, buttons), h("div", { class: "tfx-stack" }, table, reset.node, note)),
       h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)),
-      h("div", { class: "tfx-pairs" }, length.node, processors.node), account_, said.node));
+      said.node, folded("The same at a real length", h("div", { class: "tfx-pairs" }, length.node, processors.node), account_)));
 
     const draw = () => {
       const count = get("n"), name = get("method");
@@ -153,7 +153,7 @@ export default {
       stats.done.set(sum(sizes.slice(0, now)));
       stats.done.note.textContent = `in ${now} of ${plan.length} levels`;
       stats.widest.set(Math.max(...sizes));
-      stats.widest.note.textContent = "all of a level at once";
+      stats.widest.note.textContent = "joins, done at once";
       for (const { name: way, values, node } of costs) {
         const found = account(way, get("length"), get("processors"));
         for (const [column, r] of Object.entries(values)) r.set(found[column]);

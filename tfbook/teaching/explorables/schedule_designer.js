@@ -1,4 +1,4 @@
-import { chart, choice, follow, grouped, h, options, show, slider, stat, stops, summary } from "./shared.js";
+import { chart, choice, folded, follow, grouped, h, options, show, slider, stat, stops, summary, titled } from "./shared.js";
 
 const POINTS = 400; // of a curve
 
@@ -138,11 +138,11 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
-      h("div", { class: "tfx-pairs tfx-apart" }, shape.node, against.node), formula,
-      h("div", { class: "tfx-thirds" }, Object.values(always).map((c) => c.node), Object.values(others).map((c) => c.node)),
-      figure, step.node,
-      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)), said.node));
+      titled(data.title),
+      h("div", { class: "tfx-pairs tfx-apart" }, shape.node, against.node), step.node, figure, formula,
+      h("div", { class: "tfx-stats tfx-four" }, Object.values(stats).map((s) => s.node)), said.node,
+      folded("Length, warm-up and what else the schedules take",
+        h("div", { class: "tfx-thirds" }, Object.values(always).map((c) => c.node), Object.values(others).map((c) => c.node)))));
 
     const draw = () => {
       const c = now();

@@ -1,10 +1,11 @@
-import { bytes, choice, counted, flops, follow, grouped, h, options, prose, reading, stat, stops, summary, toggle } from "./shared.js";
+import { bytes, choice, counted, flops, folded, follow, grouped, h, options, prose, reading, stat, stops, summary, titled, toggle } from "./shared.js";
 
 const NULLS = { d_model: null, n_layers: null, n_heads: null, n_kv_heads: null, d_ff: null, vocab_size: null, tied: null };
 const ONCE = new Set(["embed", "position", "segments", "embedding_norm", "final_norm", "head", "pooler"]);
 const ADDS = new Set(["out", "cross_out", "down"]); // their result is added to the stream
 const ASIDE = new Set(["qkv", "scores", "mix", "cross_qkv", "cross_scores", "cross_mix", "up"]);
 const WRITE = { parameters: counted, flops, bytes };
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
 const product = (list) => list.reduce((a, b) => a * b, 1);
 
 /** Divisors of a number, those that leave an even size if asked. */
@@ -125,19 +126,20 @@ export default {
     // ------------------------------------------------------------------ controls
     const preset = choice(model, "preset", "Begin with the sizes of", Object.values(data.presets).map((p) => p.label), { keys: Object.keys(data.presets), also: NULLS });
     const size = (name, label, list = () => data.stops[name]) => stops(model, name, { label, stops: list, now: () => now()[name] });
-    const sizes = [
-      size("d_model", "Width d_model"),
-      size("n_layers", "Blocks"),
-      size("n_heads", "Heads", () => divisors(now().d_model, true)),
-      size("n_kv_heads", "Heads of keys and values", () => divisors(now().n_heads)),
-      size("d_ff", "Feed-forward width"),
-      size("vocab_size", "Vocabulary"),
-      size("length", "Tokens", () => data.stops.length.filter((x) => x <= (now().max_len ?? data.longest))),
-      size("batch", "Sequences at once"),
-    ];
+    const of = {
+      d_model: size("d_model", "Width d_model"),
+      n_layers: size("n_layers", "Blocks"),
+      n_heads: size("n_heads", "Heads", () => divisors(now().d_model, true)),
+      n_kv_heads: size("n_kv_heads", "Heads of keys and values", () => divisors(now().n_heads)),
+      d_ff: size("d_ff", "Feed-forward width"),
+      vocab_size: size("vocab_size", "Vocabulary"),
+      length: size("length", "Tokens", () => data.stops.length.filter((x) => x <= (now().max_len ?? data.longest))),
+      batch: size("batch", "Sequences at once"),
+    };
+    const sizes = Object.values(of);
     const tied = toggle({ get: () => now().tied, set: (k, v) => model.set(k, v), save_changes: () => model.save_changes() }, "tied", "Output tied to the embedding");
     const precision = options(model, "precision", "A number takes", Object.entries(data.bytes).map(([key, b]) => [key, `${b} byte${b > 1 ? "s" : ""}`]));
-    const measure = options(model, "measure", "Bars show", [["parameters", "parameters"], ["flops", "FLOPs"], ["bytes", "memory of outputs"]]);
+    const measure = options(model, "measure", "Bars show", [["parameters", "parameters"], ["flops", "FLOPs"], ["bytes", "outputs"]]);
 
     const total = stat("total_parameters", "parameters", counted);
     const work = stat("total_flops", "one pass", flops);
@@ -146,15 +148,17 @@ export default {
     const cache = stat("cache_bytes", "cache of keys and values", bytes);
     const walk = h("div", { class: "tfx-walk" });
     const form = h("form", { onsubmit: (e) => e.preventDefault() },
-      h("fieldset", { class: "tfx-options" }, h("legend", { class: "tfx-label" }, "Parts, in the order in which data flows; pick one"), walk));
+      h("fieldset", { class: "tfx-options" }, h("legend", { class: "tfx-label" }, "Parts in the order of the data; pick one"), walk));
     const detail = h("div", { class: "tfx-detail" });
+    const FIRST = new Set(["length", "d_model"]); // what the question needs
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title), preset.node,
-      h("div", { class: "tfx-thirds" }, sizes.map((s) => s.node), tied.node), precision.node,
-      h("div", { class: "tfx-stats tfx-loose" }, total.node, work.node, weights.node, activations.node, cache.node),
-      measure.node, form, said.node));
+      titled(data.title),
+      h("div", { class: "tfx-columns tfx-even tfx-walking tfx-cornered" },
+        h("div", { class: "tfx-stack" }, preset.node, of.length.node, of.d_model.node, measure.node), form, detail),
+      h("div", { class: "tfx-stats tfx-loose tfx-five" }, total.node, work.node, weights.node, activations.node, cache.node), said.node,
+      folded("The other sizes", h("div", { class: "tfx-thirds" }, Object.keys(of).filter((key) => !FIRST.has(key)).map((key) => of[key].node), tied.node), precision.node)));
 
     // ------------------------------------------------------------------ the walk
     let rows = [], structure = "";
@@ -230,10 +234,9 @@ export default {
       const times = chosen.times > 1 ? `${chosen.times} × ` : "";
       const wrap = (text) => (times && text ? `${times}(${text})` : text);
       detail.replaceChildren(
-        h("p", {}, prose(told(chosen, m))),
+        h("p", {}, h("strong", {}, `${capital(data.names[chosen.key])}. `), prose(told(chosen, m))),
         h("p", {}, line("parameters", chosen.parameters, wrap(chosen.sum), grouped), line("flops", chosen.flops, chosen.work && times + chosen.work, flops),
           line("bytes", per * chosen.numbers, `${times}${grouped(chosen.each)} × ${per} B`, bytes)));
-      rows[parts.indexOf(chosen)].node.append(detail);
 
       const all = sum("parameters");
       total.set(all);

@@ -233,6 +233,18 @@ export function unpackWeights({ shape, causal, codes }) {
   return rows;
 }
 
+/** What stands above the controls: a title, the question of the card, and what to try. Both texts
+    are in `ASKED`, which module_source puts before a module. */
+export function titled(title) {
+  const [question, trial] = ASKED;
+  return h("div", { class: "tfx-head" }, h("p", { class: "tfx-title" }, title),
+    h("p", { class: "tfx-ask" }, h("strong", {}, prose(question)), h("span", {}, " Try: ", prose(trial))));
+}
+
+/** Settings that can wait: folded, below those that the question needs. */
+export const folded = (label, ...nodes) => h("details", { class: "tfx-more" },
+  h("summary", {}, label), h("div", { class: "tfx-stack" }, nodes));
+
 /** A large number with its name above and a note below. */
 export function stat(name, label, digits) {
   const value = reading(name, digits);

@@ -1,4 +1,4 @@
-import { dot, follow, h, reading, show, slider, softmax, summary, toggle } from "./shared.js";
+import { dot, follow, h, reading, show, slider, softmax, summary, titled, toggle } from "./shared.js";
 
 const SIDE = 320; // the picture's own units
 const CELLS = 26;
@@ -114,7 +114,7 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       h("div", { class: "tfx-columns tfx-even" }, h("div", {}, plane, scale),
         h("div", { class: "tfx-stack" }, temperature.node, hard.node, across.node, upward.node, table)), said.node));
 

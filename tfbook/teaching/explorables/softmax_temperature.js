@@ -1,4 +1,4 @@
-import { dot, follow, h, options, prose, reading, show, slider, softmax, stat, summary, toggle } from "./shared.js";
+import { dot, follow, h, options, prose, reading, show, slider, softmax, stat, summary, titled, toggle } from "./shared.js";
 
 // Keys first, then queries: standard normal numbers from a hash of a counter (mulberry32) and
 // Box-Muller, the same bits as in _softmax.py.
@@ -110,7 +110,7 @@ export default {
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       h("div", { class: "tfx-columns" },
         h("div", { class: "tfx-stack" }, mode.node, forKeys, forScores, temperature.node),
         h("div", { class: "tfx-stack" }, table,

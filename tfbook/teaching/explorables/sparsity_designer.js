@@ -1,4 +1,4 @@
-import { bytes, choice, flops, follow, grouped, h, reading, show, slider, stat, stops, summary, toggle, uniform } from "./shared.js";
+import { bytes, choice, flops, folded, follow, grouped, h, reading, show, slider, stat, stops, summary, titled, toggle, uniform } from "./shared.js";
 
 const RULES = ["window", "dilation", "stride", "block", "global_tokens", "sinks", "random_keys", "causal"];
 const KINDS = { near: "window", far: "stride", block: "block", wide: "global and sinks", chance: "random" };
@@ -165,19 +165,22 @@ export default {
       h("caption", {}, "What the last token needs"),
       h("thead", {}, h("tr", {}, ["link", "key", "in one layer", "may arrive"].map((t) => h("th", { scope: "col" }, t)))),
       h("tbody", {}, links.map((l) => l.node)));
+    const first = [controls.window, controls.global_tokens];
+    const waiting = Object.values(controls).filter((c) => !first.includes(c));
     const verdict = h("p", { class: "tfx-verdict" });
     const said = summary();
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
-      preset.node,
+      titled(data.title),
       h("div", { class: "tfx-columns tfx-even" },
-        h("div", { class: "tfx-stack" }, figure, answer.node, layers.node, verdict),
-        h("div", { class: "tfx-stack" }, Object.values(controls).map((c) => c.node), causal.node, luck)),
-      h("div", { class: "tfx-stats tfx-four tfx-worded" }, Object.values(stats).map((s) => s.node)), table,
-      h("p", { class: "tfx-note" }, `At a real length the rules hold for cells of several tokens, each computed whole. One head of ${data.d_head} numbers, ${data.size} bytes a score.`),
+        figure,
+        h("div", { class: "tfx-stack" }, preset.node, first.map((c) => c.node), answer.node, layers.node, causal.node, verdict)),
+      h("div", { class: "tfx-stats tfx-four tfx-worded" }, Object.values(stats).map((s) => s.node)), said.node,
+      folded("Length, dilation, stride, blocks, sinks, random keys", h("div", { class: "tfx-pairs" }, waiting.map((c) => c.node)), luck),
+      folded("The pattern in numbers, layer by layer", table),
+      folded("The same at a real length", h("p", { class: "tfx-note" }, `At a real length the rules hold for cells of several tokens, each computed whole. One head of ${data.d_head} numbers, ${data.size} bytes a score.`),
       h("div", { class: "tfx-pairs" }, length.node, cell.node),
-      h("div", { class: "tfx-stats tfx-four" }, Object.values(costs).map((s) => s.node)), said.node));
+      h("div", { class: "tfx-stats tfx-four" }, Object.values(costs).map((s) => s.node)))));
 
     const square = (i, j) => `M${j} ${i}h1v1h-1z`;
     const diamond = (i, j) => `M${j + 0.5} ${i}l.5 .5l-.5 .5l-.5-.5z`;

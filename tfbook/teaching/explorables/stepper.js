@@ -1,4 +1,4 @@
-import { follow, h, prose, show, summary } from "./shared.js";
+import { follow, h, prose, show, summary, titled } from "./shared.js";
 
 /** A matrix or a vector: a table that is kept and changed, so that bars and colours can move. */
 function slabOf(name, span) {
@@ -96,7 +96,7 @@ export default {
         go(keys[e.key]());
       },
     },
-      h("div", { class: "tfx-stack" }, h("p", { class: "tfx-title" }, title), h("p", { class: "tfx-hidden" }, prose(alt))),
+      h("div", { class: "tfx-stack" }, titled(title), h("p", { class: "tfx-hidden" }, prose(alt))),
       h("div", { class: "tfx-turns" }, back, h("span", { class: "tfx-where" }, place, h("span", { class: "tfx-dotmarks", "aria-hidden": "true" }, dots)), on),
       h("div", { class: "tfx-sayings" }, captions), board, said.node));
 

@@ -1,4 +1,4 @@
-import { choice, follow, grouped, h, options, show, stat, stops, summary } from "./shared.js";
+import { choice, folded, follow, grouped, h, options, show, stat, stops, summary, titled } from "./shared.js";
 
 /** The choices as far as they fit together: the same as settled in _planning.py. */
 function settled(now) {
@@ -90,7 +90,7 @@ export default {
       machine: options(model, "machine", "Device", Object.keys(data.machines).map((name) => [name, name.split(" ")[0]])),
       batch: stop("batch", "Sequences of a step"),
       replicas: stop("replicas", "Replicas d (data)", (x) => x <= model.get("batch")),
-      tensor: stop("tensor", "Parts of a layer t (tensor)"),
+      tensor: stop("tensor", "Layer parts t (tensor)"),
       pipeline: stop("pipeline", "Stages p (pipeline)"),
       micro_batch: stop("micro_batch", "Sequences of a micro-batch", (x) => x * fits().replicas <= model.get("batch")),
       zero: options(model, "zero", "ZeRO: replicas share", [[0, "0 nothing"], [1, "1 optimizer"], [2, "2 + gradients"], [3, "3 + weights"]], { shown: () => fits().zero }),
@@ -139,13 +139,14 @@ export default {
     const c = controls;
     el.classList.add("tfx");
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
-      h("p", { class: "tfx-title" }, data.title),
+      titled(data.title),
       h("div", { class: "tfx-pairs tfx-apart" }, c.model.node, c.machine.node),
       h("div", { class: "tfx-thirds" }, c.replicas.node, c.tensor.node, c.pipeline.node),
-      zeroNode, h("div", { class: "tfx-pairs tfx-apart" }, c.recompute.node, c.precision.node),
-      h("div", { class: "tfx-pairs" }, c.batch.node, c.micro_batch.node),
-      verdict, h("div", { class: "tfx-columns tfx-even" }, held.node, spent.node),
-      h("div", { class: "tfx-stats tfx-loose" }, Object.values(stats).map((s) => s.node)), said.node));
+      zeroNode, verdict, h("div", { class: "tfx-columns tfx-even" }, held.node, spent.node),
+      h("div", { class: "tfx-stats tfx-loose" }, Object.values(stats).slice(0, 3).map((s) => s.node)), said.node,
+      folded("Batches, precision and what is computed again", h("div", { class: "tfx-pairs" }, c.batch.node, c.micro_batch.node),
+        h("div", { class: "tfx-pairs tfx-apart" }, c.recompute.node, c.precision.node)),
+      folded("How well the devices are used", h("div", { class: "tfx-stats tfx-loose" }, Object.values(stats).slice(3).map((s) => s.node)))));
 
     const draw = () => {
       Object.values(controls).forEach((control) => control.update());

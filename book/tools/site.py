@@ -9,6 +9,7 @@ files that come from packages (`assets`), and joins styles and scripts (`bundle`
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from binascii import a2b_base64
 from collections.abc import Callable, Iterator
@@ -49,6 +50,8 @@ from book.tools import (
 LOG = logging.getLogger(__name__)
 CHAPTER = re.compile(r"chapters/(\d\d)_")
 MIN_ALT = 10
+LEGIBLE = 10  # px, of the smallest text of a picture on a phone
+SMALLEST = 10.0  # points, of a picture that does not say how small its text is
 PLACEHOLDER = re.compile(r"(the |a |an )?(plot|figure|image|picture|chart|graph|output)s?[\s\d.]*")
 
 
@@ -78,7 +81,7 @@ def outdated_pages(app: Sphinx, env: Any, added: set, changed: set, removed: set
 
 
 def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
-    """Give each picture of a notebook what its output's metadata carries: text, width, kind.
+    """Give each picture of a notebook what its output's metadata carries: text, widths, kind.
 
     myst-nb names a picture by the hash of its bytes, which leads back to its output.
     """
@@ -96,6 +99,8 @@ def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
         picture["alt"] = picture.get("alt") or marks.get("alt", "")
         if "width" in marks:
             picture["shown_width"] = float(marks["width"])
+            points = float(marks.get("text", SMALLEST))
+            picture["least_width"] = picture["shown_width"] * LEGIBLE / (points * 100 / 72)
         if "kind" in marks:  # a drawing, say, which is no plot
             picture["classes"].append(f"tfbook-{marks['kind']}")
         if weak_alt(picture["alt"]):
@@ -123,6 +128,8 @@ def visit_picture(self: Any, node: nodes.image) -> None:
         uri = f"{self.builder.imgpath}/{quote(self.builder.images[uri])}"
     elif "://" in uri:
         LOG.warning("picture from another site: %s", uri, location=node)
+    if "least_width" in node:
+        attributes["style"] = f"--tfbook-least: {math.ceil(node['least_width'])}px"
     classes = " ".join(["tfbook-picture", *node.get("classes", ())])
     text = "".join(f' {name}="{escape(str(value))}"' for name, value in attributes.items())
     self.body.append(f'<img class="{classes}" src="{escape(uri)}"{text}>')

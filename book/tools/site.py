@@ -51,7 +51,8 @@ LOG = logging.getLogger(__name__)
 CHAPTER = re.compile(r"chapters/(\d\d)_")
 MIN_ALT = 10
 LEGIBLE = 10  # px, of the smallest text of a picture on a phone
-SMALLEST = 10.0  # points, of a picture that does not say how small its text is
+SMALLEST = 10.0  # points, of the text that the functions of `tfbook.teaching.plotting` write
+SIZE = re.compile(r"(?:font|label)size=(\d+(?:\.\d+)?)")
 PLACEHOLDER = re.compile(r"(the |a |an )?(plot|figure|image|picture|chart|graph|output)s?[\s\d.]*")
 
 
@@ -93,14 +94,17 @@ def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
                 if "image/png" in output.get("data", {}):
                     png = a2b_base64(output["data"]["image/png"])
                     marks = output.get("metadata", {}).get("image/png", {})
+                    # A picture that was drawn before they were kept: what its code says.
+                    sizes = map(float, SIZE.findall(cell.source))
+                    marks = {"text": min([SMALLEST, *sizes])} | marks
                     known[hashlib.sha256(png).hexdigest()] = marks
     for picture in doctree.findall(nodes.image):
         marks = known.get(Path(picture["uri"]).stem, {})
         picture["alt"] = picture.get("alt") or marks.get("alt", "")
         if "width" in marks:
             picture["shown_width"] = float(marks["width"])
-            points = float(marks.get("text", SMALLEST))
-            picture["least_width"] = picture["shown_width"] * LEGIBLE / (points * 100 / 72)
+            in_pixels = marks["text"] * 100 / 72
+            picture["least_width"] = picture["shown_width"] * LEGIBLE / in_pixels
         if "kind" in marks:  # a drawing, say, which is no plot
             picture["classes"].append(f"tfbook-{marks['kind']}")
         if weak_alt(picture["alt"]):

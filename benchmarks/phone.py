@@ -127,7 +127,8 @@ class _Files(http.server.BaseHTTPRequestHandler):
         if packs:
             self.send_header("Content-Encoding", "gzip")
         self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(ConnectionError):  # a page that is left stops loading
+            self.wfile.write(body)
 
     def log_message(self, *words: object) -> None:
         """Say nothing on each."""

@@ -221,9 +221,13 @@ def _chapter_link(app: Sphinx) -> Callable[[re.Match], str]:
 def shorten_signature(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str
 ) -> tuple[str | None, str | None]:
-    """Name types without the modules they come from."""
+    """Name types without the modules they come from, and leave out texts that fill pages."""
     modules = re.compile(r"~?\b(?:[a-z_]\w*\.)+(?=[A-Z])")
-    return tuple(modules.sub("", part) if part else part for part in (signature, returns))
+    short = LONG_TEXT.sub("'…'", signature) if signature else signature
+    return tuple(modules.sub("", part) if part else part for part in (short, returns))
+
+
+LONG_TEXT = re.compile(r"'(?:[^'\\]|\\.){120,}'")
 
 
 MARKED = re.compile(

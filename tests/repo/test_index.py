@@ -73,8 +73,9 @@ def test_few_errata_are_excused_from_a_claim(errata):
 
 # A note to oneself, where a reader should find a sentence.
 NOTE = re.compile(
-    r"(?:(add|annotate|cite|name|omits|mixes|report|say|separate|split|state|true only|use|no|not)\b"
-    r"|both[;,])(?! (one|standard))|.*(\[[A-Z ]{8,}\]|\b(TODO|TBD|without remark|needs? checking)\b)"
+    r"(?:(add|annotate|cite|name|omits|mixes|report|say|separate|split|state|true only|use|no|not)"
+    r"\b|both[;,])(?! (one|standard))"
+    r"|.*(\[[A-Z ]{8,}\]|\b(TODO|TBD|without remark|needs? checking)\b)"
 )
 SENTENCE = re.compile(r"[^a-z\W].*\s.*\s.*[.?!]", re.DOTALL)
 

@@ -40,7 +40,22 @@
     for (let part = target; part; part = part.parentElement) {
       if (part.tagName === "DETAILS") part.open = true;
     }
-    target.scrollIntoView();
+    hold(target);
+  };
+
+  // What stands above a place grows when it is laid out and its figures begin to live: the place is
+  // held until that is over, or the reader moves on.
+  const hold = (target) => {
+    const until = performance.now() + 1500;
+    let held = true;
+    const free = () => (held = false);
+    for (const moved of ["wheel", "touchstart", "pointerdown", "keydown"]) addEventListener(moved, free, { once: true, passive: true });
+    const keep = () => {
+      if (!held || performance.now() > until) return;
+      target.scrollIntoView();
+      requestAnimationFrame(keep);
+    };
+    keep();
   };
 
   // The colour switch says which mode is on.

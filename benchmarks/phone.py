@@ -65,7 +65,8 @@ NOTES = """() => {
   const near = (e) => e.getBoundingClientRect().top < innerHeight;
   const whole = (e) => e.matches('img') ? e.complete && e.naturalWidth > 0 : 'alive' in e.dataset;
   const look = () => {
-    const read = document.readyState !== 'loading';
+    // Before it is painted, a page is not laid out by its style sheet either.
+    const read = document.readyState !== 'loading' && notes.first !== undefined;
     if (notes.formulas === undefined && read) {
       const all = [...document.querySelectorAll('#main-content math')].slice(0, 30).filter(near);
       const font = all.length && getComputedStyle(all[0]).font;
@@ -74,8 +75,10 @@ NOTES = """() => {
       else if (set && document.fonts.check(font, '√')) notes.formulas = performance.now();
     }
     const figure = document.querySelector('#main-content :is(FIGURE)');
-    if (notes.figure === undefined && (figure ? whole(figure) : read))
-      notes.figure = figure ? performance.now() : null;
+    if (notes.figure === undefined && figure && whole(figure)) notes.figure = performance.now();
+    // One that is far away waits until it is near.
+    const far = () => figure.getBoundingClientRect().top > 2 * innerHeight;
+    if (notes.figure === undefined && read && (!figure || far())) notes.figure = null;
     if (notes.formulas === undefined || notes.figure === undefined) setTimeout(look, 25);
   };
   look();
@@ -185,6 +188,7 @@ def visit(browser: Any, address: str, *, slower: float = SLOWER) -> dict[str, fl
     page.wait_for_timeout(500)  # figures near the screen begin to live
     found: dict[str, float | None] = {"loop, ms": loop}
     found["nodes"] = page.evaluate("document.querySelectorAll('*').length")
+    found["figures"] = page.locator(f"#main-content :is({FIGURE})").count()
     found["requests"], found["MB"] = len(loaded), sum(loaded) / 1e6
     until = page.evaluate("performance.now()")
     page.mouse.move(WIDTH / 2, HEIGHT / 2)
@@ -212,7 +216,7 @@ def row(browser: Any, home: str, name: str, runs: int = RUNS) -> dict[str, objec
         values = [each[measure] for each in visits if each[measure] is not None]
         medians[measure] = statistics.median(values) if values else None
     medians["load"] = os.getloadavg()[0]
-    plain = medians["figure, s"] is None
+    plain = not visits[0]["figures"]
     return compare(medians, (LIMITS | {"MB": PLAIN_MB} if plain else LIMITS).get)
 
 

@@ -29,6 +29,10 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     for name in chosen.names or NAMES:
         benchmark = importlib.import_module(f"benchmarks.{name}")
+        lacks = getattr(benchmark, "missing", str)()
+        if lacks and not chosen.names:
+            print(f"{name} is left out: {lacks}")
+            continue
         began = time.perf_counter()
         results = benchmark.run()
         results["run"] = {

@@ -149,6 +149,10 @@ def _sheet(static: Path, name: str) -> str:
 
 
 FILE = re.compile(r"[\w./-]+\.js")
+MEASURES = re.compile(
+    r',"complete"===document\.readyState\?(\w)\(\):window\.addEventListener\("load",\1\)'
+    r"(?=\}\)\(\);?\s*(//.*)?\s*$)"
+)
 
 
 def _turn(each: str) -> int:
@@ -165,7 +169,17 @@ def _script(static: Path, each: str) -> str:
     if not FILE.fullmatch(each):
         return each
     path = static / each
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return lightened(text) if each.startswith("scripts/") else text
+
+
+def lightened(text: str) -> str:
+    """Return a script of the theme in a task of its own, without what measures every box at once.
+
+    The theme asks each box of code how wide it is, when a page has loaded and after each change,
+    which lays out the whole page; `site.js` does it box by box.
+    """
+    return f"setTimeout(() => {{\n{MEASURES.sub('', text)}\n}});"
 
 
 def _write(path: Path, text: str) -> None:

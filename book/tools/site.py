@@ -9,6 +9,7 @@ files that come from packages (`assets`), and joins styles and scripts (`bundle`
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from binascii import a2b_base64
 from collections.abc import Callable, Iterator
@@ -50,6 +51,9 @@ from tfbook.teaching.explorables._asked import asked_lines
 LOG = logging.getLogger(__name__)
 CHAPTER = re.compile(r"chapters/(\d\d)_")
 MIN_ALT = 10
+LEGIBLE = 10  # px, of the smallest text of a picture on a phone
+SMALLEST = 10.0  # points, of the text that the functions of `tfbook.teaching.plotting` write
+SIZE = re.compile(r"(?:font|label)size=(\d+(?:\.\d+)?)")
 PLACEHOLDER = re.compile(r"(the |a |an )?(plot|figure|image|picture|chart|graph|output)s?[\s\d.]*")
 
 
@@ -79,7 +83,7 @@ def outdated_pages(app: Sphinx, env: Any, added: set, changed: set, removed: set
 
 
 def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
-    """Give each picture of a notebook what its output's metadata carries: text, width, kind.
+    """Give each picture of a notebook what its output's metadata carries: text, widths, kind.
 
     myst-nb names a picture by the hash of its bytes, which leads back to its output.
     """
@@ -91,12 +95,17 @@ def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
                 if "image/png" in output.get("data", {}):
                     png = a2b_base64(output["data"]["image/png"])
                     marks = output.get("metadata", {}).get("image/png", {})
+                    # A picture that was drawn before they were kept: what its code says.
+                    sizes = map(float, SIZE.findall(cell.source))
+                    marks = {"text": min([SMALLEST, *sizes])} | marks
                     known[hashlib.sha256(png).hexdigest()] = marks
     for picture in doctree.findall(nodes.image):
         marks = known.get(Path(picture["uri"]).stem, {})
         picture["alt"] = picture.get("alt") or marks.get("alt", "")
         if "width" in marks:
             picture["shown_width"] = float(marks["width"])
+            in_pixels = marks["text"] * 100 / 72
+            picture["least_width"] = picture["shown_width"] * LEGIBLE / in_pixels
         if "kind" in marks:  # a drawing, say, which is no plot
             picture["classes"].append(f"tfbook-{marks['kind']}")
         if weak_alt(picture["alt"]):
@@ -124,6 +133,8 @@ def visit_picture(self: Any, node: nodes.image) -> None:
         uri = f"{self.builder.imgpath}/{quote(self.builder.images[uri])}"
     elif "://" in uri:
         LOG.warning("picture from another site: %s", uri, location=node)
+    if "least_width" in node:
+        attributes["style"] = f"--tfbook-least: {math.ceil(node['least_width'])}px"
     classes = " ".join(["tfbook-picture", *node.get("classes", ())])
     text = "".join(f' {name}="{escape(str(value))}"' for name, value in attributes.items())
     self.body.append(f'<img class="{classes}" src="{escape(uri)}"{text}>')
@@ -211,9 +222,13 @@ def _chapter_link(app: Sphinx) -> Callable[[re.Match], str]:
 def shorten_signature(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str
 ) -> tuple[str | None, str | None]:
-    """Name types without the modules they come from."""
+    """Name types without the modules they come from, and leave out texts that fill pages."""
     modules = re.compile(r"~?\b(?:[a-z_]\w*\.)+(?=[A-Z])")
-    return tuple(modules.sub("", part) if part else part for part in (signature, returns))
+    short = LONG_TEXT.sub("'…'", signature) if signature else signature
+    return tuple(modules.sub("", part) if part else part for part in (short, returns))
+
+
+LONG_TEXT = re.compile(r"'(?:[^'\\]|\\.){120,}'")
 
 
 MARKED = re.compile(

@@ -103,6 +103,16 @@ RNG_LARGE = RNG.random(size=(47, 53))
 RNG_CUBE = RNG.normal(size=(2, 3, 5))
 
 
+def test_a_picture_says_how_small_its_smallest_text_is(shown):
+    fig, ax = plotting.figure()
+    ax.plot([1, 2], [3, 4])
+    ax.text(1.5, 3.5, "small", fontsize=7.5)
+    ax.text(1.5, 3.2, "not seen", fontsize=4, visible=False)
+    ax.text(1.5, 3.2, " ", fontsize=3)
+    plotting.show(fig, alt=ALT, title="What to see.")
+    assert shown[0][1]["image/png"]["text"] == 7.5
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_picture_is_small_described_and_opaque(first, name):
     data, metadata = first(name)

@@ -1,5 +1,7 @@
 """The index of topics, corrections and claims: complete, and blind to none of its faults."""
 
+import re
+
 import nbformat
 import pytest
 from docutils.core import publish_doctree
@@ -67,6 +69,26 @@ def test_no_field_is_empty_and_the_marks_are_known(topics, errata):
 def test_few_errata_are_excused_from_a_claim(errata):
     excused = [erratum.id for erratum in errata.values() if erratum.check == "none"]
     assert len(excused) <= 25
+
+
+# A note to oneself, where a reader should find a sentence.
+NOTE = re.compile(
+    r"(?:(add|annotate|cite|name|omits|mixes|report|say|separate|split|state|true only|use|no|not)"
+    r"\b|both[;,])(?! (one|standard))"
+    r"|.*(\[[A-Z ]{8,}\]|\b(TODO|TBD|without remark|needs? checking)\b)"
+)
+SENTENCE = re.compile(r"[^a-z\W].*\s.*\s.*[.?!]", re.DOTALL)
+
+
+def test_the_page_of_corrections_speaks_in_sentences(errata):
+    found = index.scan(CHAPTERS)
+    rows = {row.erratum for row in found.wrongs}
+    shown = {name: errata[name] for name in found.errata}
+    notes = [(name, each.why) for name, each in shown.items() if NOTE.match(each.why)]
+    assert len(shown) > 150 and not notes
+    for name in shown.keys() - rows:  # worded by the list alone
+        texts = (shown[name].says, shown[name].correct, shown[name].why)
+        assert all(SENTENCE.fullmatch(text) and not NOTE.match(text) for text in texts), texts
 
 
 # --- what it must notice ----------------------------------------------------------------------

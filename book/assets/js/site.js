@@ -1,19 +1,36 @@
 // Small repairs of the theme for keyboards and screen readers. Nothing here is needed to read.
 (() => {
   // A box that scrolls sideways has to be reachable by keyboard, and to say what it is.
-  const boxes = "pre, .pst-scrollable-table-container, .cell_output > .output, .tfbook-formula";
+  const boxes = "pre, .pst-scrollable-table-container, .cell_output > .output, .tfbook-formula, a.image-reference";
   const name = (box) => {
     if (box.matches(".tfbook-formula")) return "Formula";
     if (box.closest(".cell_output")) return "Output";
     return box.matches("pre") ? "Code" : "Table";
   };
+  // Far parts of a page are not laid out before they are needed; to ask for the width of a box does
+  // it, so a few boxes have their turn at a time.
+  let waiting = [];
   const mark = () => {
-    for (const box of document.querySelectorAll(`#main-content :is(${boxes})`)) {
-      if (box.scrollWidth <= box.clientWidth + 1) continue;
+    if (!waiting.length) setTimeout(markSome);
+    waiting = [...document.querySelectorAll(`#main-content :is(${boxes})`)];
+  };
+  const markSome = () => {
+    const start = performance.now();
+    while (waiting.length && performance.now() - start < 12) {
+      const box = waiting.shift();
+      const high = !box.matches(".tfbook-formula") && box.scrollHeight > box.clientHeight + 1;
+      if (!high && box.scrollWidth <= box.clientWidth + 1) {
+        if (box.dataset.scrolls !== undefined) box.removeAttribute("tabindex");
+        delete box.dataset.scrolls;
+        continue;
+      }
+      box.dataset.scrolls = "";
+      if (box.matches("a")) continue; // a link can be reached, and has the words of its picture
       box.tabIndex = 0;
       if (!box.hasAttribute("role")) box.setAttribute("role", "group");
       if (!box.hasAttribute("aria-label")) box.setAttribute("aria-label", name(box));
     }
+    if (waiting.length) setTimeout(markSome, 16);
   };
 
   // A link to a claim or an exercise may point into a folded part: open it.
@@ -23,7 +40,22 @@
     for (let part = target; part; part = part.parentElement) {
       if (part.tagName === "DETAILS") part.open = true;
     }
-    target.scrollIntoView();
+    hold(target);
+  };
+
+  // What stands above a place grows when it is laid out and its figures begin to live: the place is
+  // held until that is over, or the reader moves on.
+  const hold = (target) => {
+    const until = performance.now() + 1500;
+    let held = true;
+    const free = () => (held = false);
+    for (const moved of ["wheel", "touchstart", "pointerdown", "keydown"]) addEventListener(moved, free, { once: true, passive: true });
+    const keep = () => {
+      if (!held || performance.now() > until) return;
+      target.scrollIntoView();
+      requestAnimationFrame(keep);
+    };
+    keep();
   };
 
   // The colour switch says which mode is on.
@@ -43,12 +75,17 @@
     const places = links.map((link) => document.getElementById(decodeURIComponent(link.hash.slice(1))));
     if (!links.length) return;
     nav.removeAttribute("id");
-    addEventListener("load", () => (nav.id = "pst-page-toc-nav"));
-    let waiting = false;
+    addEventListener("load", () => setTimeout(() => (nav.id = "pst-page-toc-nav"))); // the theme has looked
+    // A section that is not laid out is far away, and all of it lies on the same side.
+    const laidOut = (place) => {
+      const skipped = place.checkVisibility?.({ contentVisibilityAuto: true }) === false;
+      return (skipped && place.closest(".bd-article > section > section")) || place;
+    };
+    let asked = false;
     const look = () => {
-      waiting = false;
+      asked = false;
       const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
-      const passed = places.map((place) => place && place.getBoundingClientRect().top < 0.3 * innerHeight);
+      const passed = places.map((place) => place && laidOut(place).getBoundingClientRect().top < 0.3 * innerHeight);
       const at = atEnd ? links.length - 1 : passed.lastIndexOf(true);
       links.forEach((link, i) => {
         link.classList.toggle("active", i === at);
@@ -61,8 +98,8 @@
         + Math.max(0, link.getBoundingClientRect().bottom - list.getBoundingClientRect().bottom + 60);
     };
     const later = () => {
-      if (!waiting) requestAnimationFrame(look);
-      waiting = true;
+      if (!asked) requestAnimationFrame(look);
+      asked = true;
     };
     addEventListener("scroll", later, { passive: true });
     addEventListener("load", later);
@@ -78,12 +115,13 @@
     mark();
     unfold();
   });
-  // The theme marks boxes after a resize, with a delay of its own; this one comes later.
   let soon;
-  addEventListener("resize", () => {
+  const markSoon = () => {
     clearTimeout(soon);
     soon = setTimeout(mark, 500);
-  });
+  };
+  addEventListener("resize", markSoon);
+  addEventListener("load", () => new MutationObserver(markSoon).observe(document.getElementById("main-content"), { subtree: true, childList: true }));
   document.addEventListener("toggle", mark, true);
   document.addEventListener("click", ({ target }) => target.closest("[data-print]") && print());
 })();

@@ -11,6 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 STYLE_SHEET = Path(__file__).with_name("tfbook.mplstyle")
 MAX_BYTES = 150_000
@@ -59,8 +60,9 @@ def show(fig: Figure, *, alt: str, title: str | None = None, kind: str = "plot")
     """Display a figure as one small PNG with its text alternative, and close it.
 
     The picture has a white ground and at most 256 colours, and is at most 150 KB; the alternative
-    text travels in the output's metadata. `title` defaults to the title drawn in the figure; `kind`
-    says whether numbers were plotted ("plot") or the picture is a scheme ("drawing").
+    text, the width and the size of the smallest text travel in the output's metadata. `title`
+    defaults to the title drawn in the figure; `kind` says whether numbers were plotted ("plot") or
+    the picture is a scheme ("drawing").
 
     Raises:
         TypeError: if `fig` is not a matplotlib figure.
@@ -76,6 +78,7 @@ def show(fig: Figure, *, alt: str, title: str | None = None, kind: str = "plot")
     if not isinstance(title, str) or not title.strip():
         raise ValueError("title must be a sentence that says what to see, got none")
     png, width = _png(fig)
+    marks = {"alt": alt, "width": width, "text": smallest_text(fig)}
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is not None:
         pyplot.close(fig)
@@ -85,11 +88,18 @@ def show(fig: Figure, *, alt: str, title: str | None = None, kind: str = "plot")
 
     display(
         {"image/png": png, "text/plain": f"Figure: {title}{stop} {alt}"},
-        metadata={
-            "image/png": {"alt": alt, "width": width} | ({"kind": kind} if kind != "plot" else {})
-        },
+        metadata={"image/png": marks | ({"kind": kind} if kind != "plot" else {})},
         raw=True,
     )
+
+
+def smallest_text(fig: Figure) -> float:
+    """Return the size in points of the smallest text that a drawn figure shows.
+
+    Raised and lowered signs within a formula count as the formula.
+    """
+    texts = (text for text in fig.findobj(Text) if text.get_visible() and text.get_text().strip())
+    return round(min((text.get_fontsize() for text in texts), default=12.0), 2)
 
 
 def checked_alt(alt) -> str:

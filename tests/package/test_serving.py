@@ -132,6 +132,18 @@ def test_a_batch_of_llamas_takes_few_operations_and_gets_the_same(monkeypatch):
     assert len(calls) == together + 3 * server.stats.steps
 
 
+def read_in_passes(kind, prompts, choices, widths, room=serving):
+    """Serve prompts; each gets what it would get alone, and the passes that read are so wide."""
+    model, read = decoder(kind, room), []
+    wanted = [alone(model, prompt, 3) for prompt in prompts]
+    model.register_forward_pre_hook(lambda _, given: read.append(given[0].shape[1]))
+    server = room.Server(model, **({"n_pages": 40, "page_size": 4} | choices))
+    assert served(server, [(prompt, 3) for prompt in prompts]) == wanted
+    for _ in range(server.stats.steps):
+        read.remove(1)
+    assert sorted(read) == sorted(widths)
+
+
 @pytest.mark.parametrize("kind", ["rotary", "alibi", "learned"])
 @pytest.mark.parametrize(
     ("prompts", "choices", "widths"),
@@ -144,17 +156,14 @@ def test_a_batch_of_llamas_takes_few_operations_and_gets_the_same(monkeypatch):
         ([[3], [1, 4, 1, 5], [9, 2]], {"max_running": 2}, [4, 2]),
     ],
 )  # fmt: skip
-def test_short_prompts_that_begin_unlike_are_read_in_one_pass(
-    kind, prompts, choices, widths, room=serving
-):
-    model, read = decoder(kind, room), []
-    wanted = [alone(model, prompt, 3) for prompt in prompts]
-    model.register_forward_pre_hook(lambda _, given: read.append(given[0].shape[1]))
-    server = room.Server(model, **({"n_pages": 40, "page_size": 4} | choices))
-    assert served(server, [(prompt, 3) for prompt in prompts]) == wanted
-    for _ in range(server.stats.steps):
-        read.remove(1)
-    assert sorted(read) == sorted(widths)
+def test_short_prompts_that_begin_unlike_are_read_in_one_pass(kind, prompts, choices, widths):
+    read_in_passes(kind, prompts, choices, widths)
+
+
+def test_prompts_of_other_lengths_or_of_one_beginning_are_read_right(room=serving):
+    for kind in ("learned", "rotary"):
+        read_in_passes(kind, [[3], [1, 4, 1, 5], [9, 2]], {}, [4], room)
+        read_in_passes(kind, [[3, 1, 4, 1, 5], [3, 1, 4, 1, 6]], {}, [5, 1], room)
 
 
 def test_a_server_makes_what_generation_makes():
@@ -411,14 +420,14 @@ MUTANTS = [
         "tfbook.serving.batching",
         "before = [len(prompt) - new.shape[1] for prompt in prompts]",
         "before = [0 for prompt in prompts]",
-        "test_short_prompts_that_begin_unlike_are_read_in_one_pass",
+        "test_prompts_of_other_lengths_or_of_one_beginning_are_read_right",
     ),
     Mutant(
         "prompts that begin alike are read at once",
         "tfbook.serving.batching",
         "return small and (apart or not self.table.share) and not self._invariant",
         "return small and not self._invariant",
-        "test_short_prompts_that_begin_unlike_are_read_in_one_pass",
+        "test_prompts_of_other_lengths_or_of_one_beginning_are_read_right",
     ),
     Mutant(
         "the last token of a prompt is shared too",

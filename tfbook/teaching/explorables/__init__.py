@@ -21,6 +21,7 @@ _HOME = {
     "NAMES": "_base",
     "Explorable": "_base",
     "alignment_viewer": "_alignment",
+    "asked_lines": "_asked",
     "attention_script": "_pretrained",
     "attention_steps": "_steps",
     "attention_walk": "_walk",

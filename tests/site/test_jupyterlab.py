@@ -582,16 +582,17 @@ def test_a_quiz_answers_wrong_and_right(notebook):
 
 
 def test_an_exercise_takes_a_wrong_and_a_right_solution(notebook, lab_folder):
-    cell = notebook.cell_with('check("causal-from-shape", causal_from_shape)')
-    source = """def causal_from_shape(n, m):
-return torch.arange(m)[None, :] <= torch.arange(n)[:, None]{shift}
+    cell = notebook.cell_with('check("causal-attention", causal_attention)')
+    source = """def causal_attention(q, k, v):
+return torch.softmax((q @ k.mT / math.sqrt(q.shape[2])).masked_fill(
+torch.ones(q.shape[1], q.shape[1]).triu(1).bool(), -math.inf), dim={axis}) @ v
 
-check("causal-from-shape", causal_from_shape)"""
-    for shift, verdict in (("", "fail"), (" + m - n", "pass")):
+check("causal-attention", causal_attention)""".replace("fill(\n", "fill(")
+    for axis, verdict in ((1, "fail"), (-1, "pass")):
         # The editor indents the body by itself.
-        notebook.write_cell(cell, source.replace("\nreturn", "\n    return").format(shift=shift))
+        notebook.write_cell(cell, source.replace("\nreturn", "\n    return").format(axis=axis))
         cell.locator(f'.tfbook-check[data-state="{verdict}"]').wait_for()
-        passed = (lab_folder / "progress/passed/causal-from-shape").exists()
+        passed = (lab_folder / "progress/passed/causal-attention").exists()
         assert passed == (verdict == "pass")
     assert cell.locator('[data-mime-type="application/vnd.jupyter.error"]').count() == 0
 

@@ -108,17 +108,6 @@ def test_a_jump_on_a_phone_stays_where_it_leads(open_page, server):
     page.leave()
 
 
-def test_far_sections_are_not_laid_out_before_they_are_near(open_page, server):
-    skipped = """() => [...document.querySelectorAll('.bd-article > section > section > p')]
-      .filter((p) => !p.checkVisibility({ contentVisibilityAuto: true })).length"""
-    page = open_page(width=390, height=844)
-    page.goto(f"{server}/chapters/{ROADS[0]}.html")
-    assert page.evaluate(skipped) > 20
-    page.set_viewport_size({"width": 1280, "height": 844})
-    page.wait_for_function(f"({skipped})() === 0")
-    page.leave()
-
-
 def test_the_theme_does_not_measure_every_box(site):
     script = (site / "_static" / "script.js").read_text(encoding="utf-8")
     assert "tabIndex=e.scrollWidth>" in script  # the function is there, and nobody calls it

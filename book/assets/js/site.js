@@ -7,8 +7,7 @@
     if (box.closest(".cell_output")) return "Output";
     return box.matches("pre") ? "Code" : "Table";
   };
-  // Far parts of a page are not laid out before they are needed; to ask for the width of a box does
-  // it, so a few boxes have their turn at a time.
+  // To ask for the width of a box lays the page out, so a few boxes have their turn at a time.
   let waiting = [];
   const mark = () => {
     if (!waiting.length) setTimeout(markSome);
@@ -76,16 +75,11 @@
     if (!links.length) return;
     nav.removeAttribute("id");
     addEventListener("load", () => setTimeout(() => (nav.id = "pst-page-toc-nav"))); // the theme has looked
-    // A section that is not laid out is far away, and all of it lies on the same side.
-    const laidOut = (place) => {
-      const skipped = place.checkVisibility?.({ contentVisibilityAuto: true }) === false;
-      return (skipped && place.closest(".bd-article > section > section")) || place;
-    };
     let asked = false;
     const look = () => {
       asked = false;
       const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
-      const passed = places.map((place) => place && laidOut(place).getBoundingClientRect().top < 0.3 * innerHeight);
+      const passed = places.map((place) => place && place.getBoundingClientRect().top < 0.3 * innerHeight);
       const at = atEnd ? links.length - 1 : passed.lastIndexOf(true);
       links.forEach((link, i) => {
         link.classList.toggle("active", i === at);

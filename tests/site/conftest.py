@@ -207,6 +207,7 @@ def settle():
 
     def wait(page):
         page.wait_for_load_state("load")
+        page.wait_for_function("document.documentElement.dataset.opening === undefined")
         with contextlib.suppress(sync_api.TimeoutError):
             page.wait_for_function(visits.ALIVE, timeout=visits.PATIENCE)
 

@@ -449,7 +449,8 @@ def test_code_that_scrolls_is_reached_by_keyboard(open_page, server, lightest):
     page = open_page(width=PHONE, height=844)
     page.goto(f"{server}/{lightest}")
     page.wait_for_load_state("load")
-    page.wait_for_timeout(100)
+    page.wait_for_function("document.documentElement.dataset.opening === undefined")
+    page.wait_for_timeout(500)
     unreachable = page.evaluate(
         """() => [...document.querySelectorAll('#main-content pre')]
           .filter((e) => e.offsetParent && e.scrollWidth > e.clientWidth + 1 && e.tabIndex < 0)

@@ -116,6 +116,7 @@
   };
   addEventListener("resize", markSoon);
   addEventListener("load", () => new MutationObserver(markSoon).observe(document.getElementById("main-content"), { subtree: true, childList: true }));
+  document.addEventListener("tfbook-opened", mark);
   document.addEventListener("toggle", mark, true);
   document.addEventListener("click", ({ target }) => target.closest("[data-print]") && print());
 })();

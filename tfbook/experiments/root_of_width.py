@@ -10,7 +10,7 @@ The log holds the share of right answers on 4,000 other sequences after training
 symbols, no norms and no Adam, which would hide part of what a small gradient does.
 
 Source: [vaswani2017attention], section 3.2.1.
-Explained in: chapters/02_attention, section "Why divide by the root of the width".
+Explained in: chapters/02_attention, section "Why a large spread hurts".
 """
 
 import torch

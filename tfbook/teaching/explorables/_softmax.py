@@ -54,8 +54,8 @@ def softmax_temperature(
         TypeError: if an argument is of another kind.
         ValueError: if it is out of range.
 
-    Explained in: chapters/02_attention, section "Why divide by the root
-    of the width".
+    Explained in: chapters/02_attention_deeper, section "What the variance
+    does not say".
     """
     given = vector("scores", None, -10, 10)(scores)
     if not 2 <= len(given) <= N_KEYS:

@@ -42,7 +42,7 @@ def byte_pairs(
         ValueError: if it is out of range, or a text is too long or no valid Unicode.
 
     Source: [sennrich2016neural], [radford2019language].
-    Explained in: chapters/13_language, section "Cutting text into tokens".
+    Explained in: chapters/13_language, section "Nothing is unknown".
     """
     tokenizer = _learned() if tokenizer is None else tokenizer
     if not isinstance(tokenizer, BytePairs):

@@ -76,7 +76,7 @@ def attention_walk(
     steps = [
         {
             "caption": f"{whose} is a vector of {d} numbers. Each of the {m} tokens has a key of "
-            "the same width: what it can be asked for.",
+            "the same width: what it can be found by.",
             "parts": [
                 {"matrix": "q", "values": asked, "at": (0, 0)},
                 {"matrix": "K", "values": k, "at": (1, 0), **rows},

@@ -41,6 +41,7 @@ TEXT = {
 NEXT = explorables.pack_next_tokens("so", [3.0, 2.0, 1.0], ["a", "b", "c"], shown=2)
 # Figures that this chapter does not show stand in cells of their own below it.
 OTHERS = {
+    "softmax_temperature": "explorables.softmax_temperature()",
     "soft_lookup_plane": "explorables.soft_lookup_plane()",
     "alignment_viewer": f"explorables.alignment_viewer([{PAIR}])",
     "head_viewer": f"explorables.head_viewer([{TEXT}])",

@@ -1,5 +1,6 @@
 // A reader's place: which sections were read to their end and which questions answered, kept by the
-// browser on the reader's own machine, ticked in "On this page" and told on the welcome page.
+// browser on the reader's own machine, ticked in "On this page", told on the welcome page and on
+// the list of exercises.
 (() => {
   const KEY = "tfbook:page:";
   const nameOf = (href) => new URL(href, location.href).pathname.match(/\/chapters\/([^/]+)\.html$/)?.[1];
@@ -91,10 +92,19 @@
     list.after(make("p", { className: "tfbook-place", role: "status" }, note, forget));
   };
 
+  // ------------------------------------------------------------------ on the list of exercises
+  const count = (link) => {
+    const place = recall(nameOf(link.href));
+    if (!place.answered?.length) return;
+    const told = `${place.answered.length} of ${place.questions} answered`;
+    link.after(make("span", { className: "tfbook-place" }, told));
+  };
+
   const start = () => {
     const name = nameOf(location.href);
     if (name) follow(name);
     document.querySelectorAll(".tfbook-chapters").forEach(tell);
+    document.querySelectorAll(".tfbook-questions a").forEach(count);
   };
   if (document.readyState === "complete") start();
   else addEventListener("load", start);

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tfbook import data
-from tfbook.experiments import decay, descent, warmup
+from tfbook.experiments import clipping, decay, descent, ingredients, read_often, warmup, wirings
 from tfbook.optimization import schedule
 
 
@@ -101,3 +101,30 @@ def test_all_curves_reach_the_same_rate_at_the_same_step(curve):
 def test_curves_that_know_the_end_are_down_at_the_end(curve):
     name, choices = decay.CURVES[curve]
     assert schedule(name, warmup=decay.WARMUP, **choices)(159) < 0.03
+
+
+@pytest.mark.parametrize(("way", "loop"), [("none", "rate 0.01"), ("both", "rate 0.01, clipped")])
+def test_adam_in_two_means_is_the_optimizer_of_the_loop(way, loop):
+    """Nothing clipped, and both means clipped, are the loops that `ingredients` trains."""
+    loss, lengths = clipping.train(way, 1, steps=8)
+    model, _, _ = ingredients.train(loop, 1, steps=8)
+    assert loss == pytest.approx(ingredients.held_out(model), abs=2e-4)
+    assert max(lengths) > 1  # or nothing would have been clipped
+
+
+def test_to_clip_one_mean_differs_from_clipping_both_and_none():
+    losses = [clipping.train(way, 1, steps=8)[0] for way in ("none", "both", "m", "v", "always 1")]
+    assert all(abs(a - b) > 1e-4 for i, a in enumerate(losses) for b in losses[:i])
+
+
+def test_what_is_not_finite_any_more_counts_as_lost():
+    assert wirings.train("added", 2, 1e9, 0, steps=5) == wirings.LARGEST
+    assert wirings.train("pre", 2, 0.001, 0, steps=5) < 5
+
+
+def test_every_help_changes_the_run():
+    ends = {name: read_often.train("short", name, 0, steps=4) for name in read_often.HELP}
+    assert len({losses[-1] for losses, _ in ends.values()}) == len(ends)
+    assert all(
+        len(losses) == 5 for losses, _ in ends.values()
+    )  # each of the four steps, and before

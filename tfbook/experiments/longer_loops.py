@@ -1,8 +1,9 @@
 """Does a schedule pay in a run that is ten times as long as those of `ingredients`?
 
 The decoder of `ingredients` reads ten times as many batches, with the loops that a short run cannot
-tell apart: gradient descent at its larger rate; AdamW with clipping, at a constant rate and
-with a rise and a fall, at the best constant rate and at one three times as high.
+tell apart: gradient descent at its larger rate; AdamW with clipping at a constant rate, with a rise
+alone, and with a rise and a fall, at three rates; at 0.01 also with the fall alone, without
+clipping and without weight decay; and with a rise and a fall at 0.03.
 
 The log holds, for each loop, the loss on 4,096 letters of the validation text in nats a letter
 after each tenth of the run (`losses`, a list for each seed).
@@ -18,10 +19,18 @@ __all__ = ["LOOPS", "SMOKE", "run"]
 STEPS = 2000
 LOOPS = (
     "SGD, rate 0.2",
+    "AdamW, rate 0.001, clipped",
+    "rate 0.001, clipped",
     "AdamW, rate 0.003, clipped",
+    "rise alone, rate 0.003",
     "rate 0.003, clipped",
     "AdamW, rate 0.01, clipped",
+    "rise alone",
+    "fall alone",
     "rate 0.01, clipped",
+    "rate 0.01",
+    "no decay",
+    "rate 0.03, clipped",
 )
 SMOKE = {"names": LOOPS[-1:], "seeds": (0,), "steps": 10}
 CARD = {**ingredients.CARD, "batch": "batches of {BATCH}"}

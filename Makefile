@@ -26,7 +26,7 @@ SETTINGS := $(filter-out $(PAGES), $(wildcard _config.yml _toc.yml) constraints.
 BUILT := _build/.built
 LEAVES := _build/leaves/order.json
 
-.PHONY: help book pdf epub test lab serve notebooks bench lint clean
+.PHONY: help book pdf epub test lab serve notebooks stills bench lint clean
 .DEFAULT_GOAL := help
 # One installation after the other, even with -j.
 .NOTPARALLEL:
@@ -64,6 +64,11 @@ serve: $(BUILT)  ## serve the built book on this machine only
 notebooks: $(VENV)/.book $(VENV)/.models  ## run the chapters afresh and store their outputs [CHAPTER=02_attention]
 	@OMP_NUM_THREADS=1 $(BIN)/python book/tools/notebooks.py $(CHAPTER)
 	@$(BIN)/python book/tools/starting.py $(CHAPTER)
+
+# The pictures are put into the built pages, which need not be built again.
+stills: $(BUILT) | $(VENV)/.paper  ## draw the figures for readers without scripts (needs Chromium) [CHAPTER=02_attention]
+	@$(BIN)/python -m book.tools.stills $(CHAPTER)
+	@touch $(BUILT)
 
 bench: $(VENV)/.bench $(VENV)/.models  ## measure speed and memory
 	@$(BIN)/python -m benchmarks

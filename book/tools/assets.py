@@ -71,10 +71,14 @@ def wrap_modules(target: Path) -> None:
     """
     target.mkdir(parents=True, exist_ok=True)
     for name in explorables.NAMES:
-        text = json.dumps(explorables.module_source(name), ensure_ascii=False)
-        script = f'(window.tfbookModules ||= {{}})["{name}"] = {text};\n'
-        (target / f"{name}.js").write_text(script, encoding="utf-8")
+        (target / f"{name}.js").write_text(wrapped(name), encoding="utf-8")
     (target / "explorables.css").write_text(explorables.style_source(), encoding="utf-8")
+
+
+def wrapped(name: str) -> str:
+    """Return the script that stores the module of an explorable."""
+    text = json.dumps(explorables.module_source(name), ensure_ascii=False)
+    return f'(window.tfbookModules ||= {{}})["{name}"] = {text};\n'
 
 
 def icon_style(pages: Iterable[str]) -> str:

@@ -35,15 +35,16 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first
 FLAGS += ["--host-resolver-rules=MAP * ~NOTFOUND"]
 LIVE = "live_"  # models that are loaded when the reader asks for them show no picture before
 
-WAKE = """() => {
-  for (const each of document.querySelectorAll('.tfbook-explorable:not([data-called])'))
+WAKE = """(which) => {
+  for (const each of document.querySelectorAll(`${which}:not([data-called])`))
     each.dispatchEvent(new Event('tfbook-wake', { bubbles: true }));
-  return !document.querySelector('.tfbook-explorable:not([data-alive])');
+  return !document.querySelector(`${which}:not([data-alive])`);
 }"""
 LAY = "(prefix) => window.tfbookPaper.lay(prefix)"
 TAKE = "() => new XMLSerializer().serializeToString(document.querySelector('article.bd-article'))"
-# The column of the paper, also for what measures itself.
-COLUMN = f"body {{ width: {WIDTH}px !important }} .bd-main {{ padding: 0 !important }}"
+# A column, also for what measures itself.
+COLUMN = "body { width: %dpx !important } .bd-main { padding: 0 !important }"
+CARD = "> div:not(.tfx-text)"  # of a figure
 
 
 class Entry(NamedTuple):
@@ -83,19 +84,29 @@ def find_browser() -> str:
     return named
 
 
-def take(browser: Any, page: str, prefix: str, site: Path, pictures: Path) -> str:
-    """Return the leaf of a built page as XML, and leave a picture of each of its figures."""
-    view = browser.new_page(viewport={"width": WIDTH, "height": 1000}, device_scale_factor=2)
+def opened(browser: Any, page: Path, width: int, scale: float) -> Any:
+    """Open a built page as it is printed, in a column of a width."""
+    view = browser.new_page(viewport={"width": width, "height": 1000}, device_scale_factor=scale)
     view.set_default_timeout(PATIENCE)
     view.emulate_media(media="print", color_scheme="light", reduced_motion="reduce")
-    view.goto((site / f"{page}.html").as_uri())
-    view.add_style_tag(content=COLUMN)
-    view.wait_for_function(WAKE)
+    view.goto(page.as_uri())
+    view.add_style_tag(content=COLUMN % width)
+    return view
+
+
+def lay(view: Any, prefix: str = "", which: str = ".tfbook-explorable") -> None:
+    """Let figures of a page draw, and put the copy for printing in the place of the article."""
+    view.wait_for_function(WAKE, arg=which)
     for each in view.locator(f".tfbook-explorable[data-module^={LIVE}]").all():
-        each.locator(":scope > div:not(.tfx-text)").evaluate("(card) => card.remove()")
+        each.locator(f":scope {CARD}").evaluate_all("(cards) => cards.forEach((c) => c.remove())")
     view.evaluate(LAY, prefix)
-    cards = view.locator(".tfbook-still > div:not(.tfx-text)")
-    for at, card in enumerate(cards.all(), 1):
+
+
+def take(browser: Any, page: str, prefix: str, site: Path, pictures: Path) -> str:
+    """Return the leaf of a built page as XML, and leave a picture of each of its figures."""
+    view = opened(browser, site / f"{page}.html", WIDTH, 2)
+    lay(view, prefix)
+    for at, card in enumerate(view.locator(f".tfbook-still {CARD}").all(), 1):
         name = f"{prefix}figure-{at}.png"
         card.evaluate("(card, name) => card.parentElement.dataset.picture = name", name)
         card.screenshot(path=pictures / name, animations="disabled")

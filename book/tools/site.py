@@ -44,6 +44,7 @@ from book.tools import (
     predictions,
     rooms,
     searching,
+    stills,
     targets,
 )
 from tfbook.teaching import explorables
@@ -292,19 +293,19 @@ def finish_page(
     app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
 ) -> None:
     """Repair what stands in the page."""
-    context["body"] = joined(plain_code(asking(mend(context.get("body", "")))))
+    body = joined(plain_code(asking(mend(context.get("body", "")))))
+    context["body"] = stills.show(page, body, _stills_of(app))
 
 
-STILL = re.compile(
-    r'data-module="(?P<name>\w+)">\s*<script type="application/json">[^<]*</script>\s*'
-    r'<div class="tfx-text"[^>]*>\s*<p>.*?</p>',
-    re.DOTALL,
-)
+def _stills_of(app: Sphinx) -> Path:
+    return Path(app.srcdir) / "book" / "stills"
 
 
 def asking(body: str) -> str:
-    """Let the still of a figure ask what its card asks, below its title."""
-    return STILL.sub(lambda still: still[0] + explorables.asked_lines(still["name"]), body)
+    """Let the text of a figure ask what its card asks, below its title."""
+    return stills.FIGURE.sub(
+        lambda still: still[0] + explorables.asked_lines(still["module"]), body
+    )
 
 
 BEFORE = re.compile(r'([(\[“‘])(?=<span class="math)')
@@ -368,6 +369,7 @@ def finish_site(app: Sphinx, error: Exception | None) -> None:
         (out / "index.html").write_text(entrance(root, app.config.html_title), encoding="utf-8")
     files = [path for path in out.rglob("*.html") if static not in path.parents]
     written = [path.read_text(encoding="utf-8") for path in files]
+    stills.ship(_stills_of(app), out, written)
     assets.trim(static, written)
     (static / "formulas.css").write_text(mathfont.style(written), encoding="utf-8")
     searching.write(app, static)

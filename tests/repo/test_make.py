@@ -217,7 +217,7 @@ def test_notebooks_passes_the_chapter_on(copy):
 
 def test_help_lists_every_target(copy):
     copy.make("help")
-    for target in "book pdf epub test lab serve notebooks bench lint clean help".split():
+    for target in "book pdf epub test lab serve notebooks stills bench lint clean help".split():
         assert f"make {target} " in copy.said
 
 
@@ -227,6 +227,12 @@ def test_paper_is_made_of_the_built_book(copy, target, module):
     assert any("-e .[notebooks,book,paper]" in note for note in installs(notes))
     assert len(builds(notes)) == 1
     assert notes[-2:] == ["python -m book.tools.leaves", f"python -m book.tools.{module}"]
+
+
+def test_stills_are_drawn_from_the_built_book_which_is_not_built_again(copy):
+    notes = copy.make("stills", "CHAPTER=02_a")
+    assert len(builds(notes)) == 1 and notes[-1] == "python -m book.tools.stills 02_a"
+    assert builds(copy.make("book")) == []
 
 
 def test_clean_keeps_the_environment(copy):

@@ -204,7 +204,7 @@ class _Parsed(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         attrs = {name: value or "" for name, value in attrs}
-        if tag == "img" or not attrs.keys().isdisjoint(("id", "href", "src")):
+        if tag == "img" or not attrs.keys().isdisjoint(("id", "href", "src", "srcset")):
             self.found.append((tag, attrs))
 
     def tags(self, name):
@@ -224,7 +224,8 @@ def test_every_link_and_anchor_leads_somewhere(pages, site):
     anchors = {name: set(p.anchors()) for name, p in parsed.items()}
     broken = []
     for name, page in parsed.items():
-        wanted = [(t, a.get("href") or a.get("src")) for t, a in page.found if t != "meta"]
+        names = "href", "src", "srcset"
+        wanted = [(t, a[n]) for t, a in page.found for n in names if n in a and t != "meta"]
         for tag, target in wanted:
             if not target or re.match(r"(https?:|data:|mailto:|javascript:)", target):
                 continue
@@ -295,7 +296,9 @@ def test_no_page_names_another_host_for_its_parts(pages, site):
         for name in pages
         for tag, attrs in _parsed(site / name).found
         if tag in ("script", "link", "img", "iframe", "source")
-        and re.match(r"(https?:)?//", attrs.get("src") or attrs.get("href") or "")
+        and re.match(
+            r"(https?:)?//", attrs.get("src") or attrs.get("srcset") or attrs.get("href") or ""
+        )
         and attrs.get("rel") != "canonical"
     ]
     assert parts == []

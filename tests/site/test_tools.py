@@ -1,12 +1,15 @@
 """What the book's Sphinx extension does, on small inputs and without a browser."""
 
+import io
 import json
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from PIL import Image
 
-from book.tools import assets, code_links, pages, rooms, site
+from book.tools import assets, code_links, pages, rooms, site, stills
 from tfbook import experiments
 from tfbook.teaching import explorables
 
@@ -206,3 +209,88 @@ def test_indices_are_lowered_and_names_of_code_are_not(text, shown):
         )
 
     assert "".join(map(write, pages.typeset(text))) == shown
+
+
+# ------------------------------------------------------------------------------------------ stills
+
+PAGE = "chapters/02_x"
+
+
+@pytest.fixture
+def card():
+    """A figure as a page has it."""
+    body = explorables.softmax_temperature(d_k=64)._repr_mimebundle_()["text/html"]
+    return f"<h2>Before</h2>{body}<p>After</p>"
+
+
+def put_stills(folder, text, size=(1050, 300)):
+    for figure, _ in stills.figures(PAGE, text):
+        for file in stills.files(figure):
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", size, "white").save(folder / file)
+
+
+def test_the_mark_of_a_still_depends_on_what_decides_how_it_looks(card, monkeypatch):
+    module, mark = "softmax_temperature", stills.mark
+    first = mark(module, '{"a": 1.0, "b": [2, 3]}')
+    assert first == mark(module, '{ "b": [2,3], "a": 1.0 }')  # as data, not as they are written
+    assert first != mark(module, '{"a": 1.0, "b": [3, 2]}')
+    assert first != mark("stepper", '{"a": 1.0, "b": [2, 3]}')
+    for name in ("module_source", "style_source"):
+        with monkeypatch.context() as patch:
+            patch.setattr(stills.explorables, name, lambda *_: "other", raising=False)
+            stills._common.cache_clear()
+            assert first != mark(module, '{"a": 1.0, "b": [2, 3]}'), name
+        stills._common.cache_clear()
+    assert re.fullmatch(r"[0-9a-f]{10}", first)
+
+
+def test_a_figure_without_a_still_shows_its_text_alone(card, tmp_path):
+    assert stills.show(PAGE, card, tmp_path) == card
+    (figure,) = [figure for figure, _ in stills.figures(PAGE, card)]
+    put_stills(tmp_path, card)
+    (tmp_path / stills.files(figure)[1]).unlink()  # half of it is none
+    assert stills.show(PAGE, card, tmp_path) == card
+
+
+def test_a_still_stands_before_the_text_once(card, tmp_path):
+    put_stills(tmp_path, card)
+    shown = stills.show(PAGE, card, tmp_path)
+    assert stills.show(PAGE, shown, tmp_path) == shown
+    (element,) = re.findall(r"<noscript>.*</noscript>", shown)
+    assert shown.replace(f"{element}\n", "") == card
+    assert f'</script>\n{element}\n<div class="tfx-text"' in shown
+    assert 'width="700" height="200" loading="lazy"' in element
+    assert 'alt="How large scores saturate the softmax"' in element
+    named = re.findall(r'(?:src|srcset)="\.\./_static/stills/([^"]+)"', element)
+    assert [name.rpartition("-")[2] for name in named] == ["dark.webp", "light.webp"]
+    stills.ship(tmp_path, tmp_path / "out", [shown])
+    shipped = tmp_path / "out" / stills.SHIPPED
+    assert sorted(named) == sorted(
+        path.relative_to(shipped).as_posix() for path in shipped.rglob("*.webp")
+    )
+
+
+def test_what_shows_nothing_at_first_has_no_still(card):
+    folded = f"<details><summary>More</summary><noscript>{card}</noscript></details>"
+    waiting = card.replace('"application/json">{', '"application/json">{"asked": false, ')
+    others = [card.replace("softmax_temperature", name) for name in ("quiz", "live_training")]
+    assert waiting != card
+    for text in (folded, waiting, *others):
+        assert [*stills.figures(PAGE, text)] == []
+
+
+def test_a_still_keeps_its_grounds_and_stays_small():
+    drawn = Image.new("RGB", (300, 200), (255, 255, 255))
+    drawn.paste((243, 244, 244), (0, 100, 300, 200))
+    shades = np.random.default_rng(0).integers(0, 256, 200)
+    for x, shade in enumerate(shades):
+        drawn.putpixel((50 + x, 50), (int(shade),) * 3)
+    few = stills.few_colours(drawn)
+    assert few.getpixel((0, 0)) == (255, 255, 255) and few.getpixel((0, 150)) == (243, 244, 244)
+    assert len(few.getcolors()) < 12 < len(drawn.getcolors())
+    assert np.abs(np.asarray(few).astype(int) - np.asarray(drawn)).max() < stills.APART
+    file = io.BytesIO()
+    drawn.save(file, format="PNG")
+    smaller = Image.open(io.BytesIO(stills.packed(file.getvalue())))
+    assert smaller.format == "WEBP" and smaller.convert("RGB").tobytes() == few.tobytes()

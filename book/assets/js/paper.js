@@ -16,7 +16,7 @@
   const LEFT_OUT = [
     ".headerlink", "script", "button:not(.tfx-bit)", ".tfx-run", ".tfbook-filter", ".tfbook-forget", ".tfbook-place",
     "details.hide:not(.tfbook-prediction, .tfbook-verified)", "details.tfbook-code",
-    ".tfbook-check[data-state='todo']", ".tfbook-check details", ".tfx-words",
+    ".tfbook-check[data-state='todo']", ".tfbook-check details", ".tfx-words", ".tfbook-explorable > noscript",
   ].join(",");
 
   // A canvas holds no picture in its element.

@@ -339,11 +339,8 @@ def bookmark(writer: pypdf.PdfWriter, chapters: list[Chapter], places: dict) -> 
             above = above[: heading.depth]
             above.append(
                 writer.add_outline_item(
-                    title=heading.title,
-                    page_number=number,
-                    parent=above[-1],
-                    fit=Fit.xyz(left=0, top=top),
-                    is_open=False,
+                    title=heading.title, page_number=number, parent=above[-1],
+                    fit=Fit.xyz(left=0, top=top), is_open=False,
                 )  # fmt: skip
             )
 

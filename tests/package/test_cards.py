@@ -66,6 +66,7 @@ BUILT = {
         *map(m.model_of, (*m.TEXT, *m.RATES, *m.ROOM, *m.QUIET, m.ONLY_LAST)),
         *map(m.deep_of, m.DEEP),
     ),
+    "clipping": lambda m: count(m.begin(0)),
     "copying": lambda m: count(*(m.model_of(m.mixers_of(name)) for name in m.COPIERS)),
     "curriculum": lambda m: curriculum(),
     "decay": lambda m: count(m.begin("pre", 0, n_layers=2, d_model=64)),
@@ -85,6 +86,10 @@ BUILT = {
     "ingredients": lambda m: count(m.begin(0)),
     "ladder": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),
     "leaving_out": lambda m: count(small(SHAKESPEARE, bias=False, n_layers=m.LAYERS)),
+    "read_often": lambda m: count(m.begin(0)),
+    "wirings": lambda m: count(
+        m.model_of("added", 2, SHAKESPEARE), m.model_of("pre", 16, SHAKESPEARE)
+    ),
     "new_story": lambda m: count(*(m.Listener([mixer]) for mixer in m.LISTENERS.values())),
     "many_answers": lambda m: count(*map(m.long_sums.model_of, ("small", "large"))),
     "name_mover": lambda m: count(pretrained.load("smollm2-135m").model),

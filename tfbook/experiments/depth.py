@@ -11,7 +11,7 @@ are larger, and biases of 0. All models see the same batches at the same rate.
 The log holds the loss on 12,800 characters of another split, in nats a character and at most 99:
 `losses[start][wiring]` has a list over seeds for each depth.
 
-Explained in: chapters/05_architecture, section "Norms: keep the numbers in bounds".
+Explained in: chapters/05_architecture_deeper, section "Why post-norm loses the gradient".
 """
 
 from collections.abc import Callable

@@ -248,11 +248,11 @@ def _alternating(paragraph: str) -> Iterator[tuple[bool, str]]:
         yield bool(at % 2), part
 
 
-EMPHASIS = re.compile(r"(?<![\w*])(\*[A-Za-z]+\*)(?![\w*])")
+EMPHASIS = re.compile(r"(?<![\w*])(\*[A-Za-z]+(?: [A-Za-z]+){0,5}\*)(?![\w*])")
 
 
 def _escaped(text: str) -> str:
-    """Keep what is no markup from being read as such; a word between stars is emphasised."""
+    """Keep what is no markup from being read as such; words between stars are emphasised."""
     text = "".join(
         part if k % 2 else re.sub(r"(?m)(?<!^)(?<!^ {4})([*|])", r"\\\1", part)
         for k, part in enumerate(EMPHASIS.split(text))

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import pytest
 import visits
+from bs4 import BeautifulSoup
 from visits import COUNTS, PHONE
 
 pytestmark = pytest.mark.browser
@@ -287,6 +288,23 @@ def test_every_picture_has_a_text_and_a_size(pages, site):
             ):
                 poor.append(f"{name}: {picture.get('src')} without lazy loading or size")
     assert poor == []
+
+
+# What Markdown and reStructuredText mark words with; a reader sees words alone.
+MARKS = re.compile(r"(?<![\w*'])\*{1,2}[A-Za-z][^*\n]{0,60}?\*|(?<!\w)`[^`\n]+`")
+
+
+def test_no_text_shows_the_marks_it_is_written_with(pages, site):
+    shown = []
+    for name in pages:
+        page = BeautifulSoup(_text(site / name), "lxml")
+        body = page.select_one("article") or page.body
+        for part in body.select("pre, code, script, style, math, dt.sig, .tfbook-still"):
+            part.decompose()
+        heads = [head.get_text() for head in body.select("h1, h2, h3")]
+        raw = [] if name.startswith(MADE) else [h for h in heads if re.search(r"\w_\w|[$\\]", h)]
+        shown += [f"{name}: {mark}" for mark in raw + MARKS.findall(body.get_text(" "))]
+    assert not shown, shown
 
 
 def test_no_page_names_another_host_for_its_parts(pages, site):

@@ -32,6 +32,18 @@ PICTURES = """() => [...document.querySelectorAll('#main-content .tfbook-picture
     told: getComputedStyle(box, '::after').content.includes('right'),
   };
 })"""
+# Of a figure with controls: the smallest text it shows, in pixels of the screen, with its letters.
+SMALLEST = """(figure) => {
+  const own = (e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+  const found = [...figure.querySelectorAll('*')].filter((e) =>
+    own(e) && e.getClientRects().length && !e.closest('style, script, .tfbook-still'));
+  const size = (e) => {
+    const matrix = e.closest('svg') && e.getScreenCTM && e.getScreenCTM();
+    const scale = matrix ? Math.hypot(matrix.b, matrix.d) : 1;
+    return [scale * parseFloat(getComputedStyle(e).fontSize), e.textContent.slice(0, 20)];
+  };
+  return found.map(size).reduce((a, b) => (b[0] < a[0] ? b : a), [99, '']);
+}"""
 MARKED = "() => document.querySelectorAll('#main-content [data-scrolls]').length"
 
 
@@ -92,6 +104,24 @@ def test_a_road_on_a_narrow_screen(open_page, server, name):
         pixels = sizes[each["name"]] / 72 * 100 * each["shown"] / each["drawn"]
         assert pixels >= 9.95 and each["inside"], (each, pixels)
         assert each["fits"] or (each["scrolls"] and each["told"]), each
+
+
+@pytest.mark.parametrize("name", ROADS)
+def test_figures_with_controls_are_read_on_a_phone(open_page, server, name):
+    page = open_page(width=390, height=844)
+    page.goto(f"{server}/chapters/{name}.html")
+    settled(page)
+    asked = ':is([data-module="quiz"], [data-module="predict"], [data-module="explain"])'
+    figures = page.locator(f"#main-content .tfbook-explorable:not({asked})").all()
+    small = {}
+    for figure in figures:
+        figure.scroll_into_view_if_needed()
+        page.wait_for_timeout(250)  # it wakes
+        size, text = figure.evaluate(SMALLEST)
+        if size < 9.95:
+            small[figure.get_attribute("data-module")] = (size, text)
+    page.leave()
+    assert len(figures) >= 2 and not small, small
 
 
 def test_a_jump_on_a_phone_stays_where_it_leads(open_page, server):

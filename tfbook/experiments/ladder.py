@@ -12,7 +12,7 @@ start as PyTorch starts them, and see the same batches at the same rate.
 The log holds, for each model, the loss on 12,800 characters of another split in nats a character,
 one number for each seed (`losses`), and the number of parameters (`parameters`).
 
-Explained in: chapters/05_architecture, section "A GPT on one screen".
+Explained in: chapters/05_architecture_deeper, section "Five times each".
 """
 
 from collections.abc import Callable

@@ -1,15 +1,16 @@
 """What is left of a part's gain, and of depth, when a model trains seven times as long?
 
 The question behind `ladder` and `depth`, whose runs have 200 steps: is a part worth its parameters,
-or is it only learned sooner? Five models of `ladder` and `depth` learn from 1,500 batches each: six
+or is it only learned sooner? Models of `ladder` and `depth` learn from 1,500 batches each: one
+without a layer; one and two attentions that replace what they read, and that are added to it; six
 added attentions; two attentions, each with a feed-forward network behind it, of nearly as many
-parameters; the same with norms, a GPT of two blocks; and GPTs of four and of eight. Each trains at
-two rates, because the best one depends on the model.
+parameters; the same with norms, a GPT of two blocks; the same as a LLaMA; and GPTs of four and of
+eight blocks. Each trains at two rates, because the best one depends on the model.
 
 The log holds the loss on 12,800 characters of another split in nats a character, one number for
 each seed, `losses[rate][name]`, and the number of parameters, `parameters[name]`.
 
-Explained in: chapters/05_architecture, section "Norms: keep the numbers in bounds".
+Explained in: chapters/05_architecture, section "What each part brings, and what it costs".
 """
 
 import torch
@@ -29,20 +30,27 @@ CARD = {
     "batch": "batches of {BATCH}",
     "rate": "rates {RATES_first:g} and {RATES_last:g}, rising and then falling",
 }
-MODELS = {
-    "6 attentions, added": ladder.MODELS["6 attentions, added"],
-    "2 × (attention, network), added": ladder.MODELS["2 × (attention, network), added"],
-    "GPT": ladder.MODELS["GPT"],
-    "GPT, 4 blocks": ("pre", ladder.PAIR * 4),
-    "GPT, 8 blocks": ("pre", ladder.PAIR * 8),
-}
+FROM_LADDER = (
+    "no layer",
+    "1 attention",
+    "2 attentions",
+    "1 attention, added",
+    "2 attentions, added",
+    "6 attentions, added",
+    "2 × (attention, network), added",
+    "GPT",
+    "LLaMA",
+)
+DEEPER = {"GPT, 4 blocks": 4, "GPT, 8 blocks": 8}
+MODELS = (*FROM_LADDER, *DEEPER)
 
 
 def model_of(name: str, vocabulary: int) -> nn.Module:
     """Return an untrained model, its linear maps as PyTorch starts them."""
-    wiring, parts = MODELS[name]
-    layers: list[nn.Module] = [Wired(part(), wiring) for part in parts]
-    made = Characters(vocabulary, [*layers, nn.LayerNorm(WIDTH)] if wiring == "pre" else layers)
+    if name in FROM_LADDER:
+        return ladder.model_of(name, vocabulary)
+    layers = [Wired(part(), "pre") for _ in range(DEEPER[name]) for part in ladder.PAIR]
+    made = Characters(vocabulary, [*layers, nn.LayerNorm(WIDTH)])
     for part in made.modules():
         if isinstance(part, nn.Linear):
             part.reset_parameters()
@@ -56,7 +64,7 @@ def train(name: str, rate: float, seed: int, steps: int = STEPS) -> float:
 
 
 def run(
-    *, names: tuple[str, ...] = tuple(MODELS), rates: tuple[float, ...] = RATES,
+    *, names: tuple[str, ...] = MODELS, rates: tuple[float, ...] = RATES,
     seeds: tuple[int, ...] = (0, 1, 2), steps: int = STEPS,
 ) -> tuple[dict, None]:  # fmt: skip
     """Train every model at every rate with every seed.

@@ -11,7 +11,7 @@ The log holds the loss on 4,096 letters of the validation text in nats a letter 
 (`lengths[name]`, a list over seeds of lists).
 
 Source: [pascanu2013difficulty]
-Explained in: chapters/11_training, section "A gradient that is too long".
+Explained in: chapters/11_training_deeper, section "What does clipping gain?".
 """
 
 import math

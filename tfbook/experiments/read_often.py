@@ -10,7 +10,7 @@ the run (`losses[text][help]`, a list over seeds of lists), and on as many lette
 on, at the end (`trained[text][help]`, a list over seeds).
 
 Source: [loshchilov2019decoupled], [srivastava2014dropout]
-Explained in: chapters/11_training, section "Weight decay: AdamW".
+Explained in: chapters/11_training_deeper, section "When decay and dropout help".
 """
 
 from collections.abc import Sequence

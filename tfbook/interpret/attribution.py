@@ -5,7 +5,7 @@ sequence of the batch. A gradient says how the score changes with a small change
 what that line says of taking x away; integrated gradients follow the way from a baseline to x, and
 sum to the whole change. The sign tells support from opposition.
 
-Explained in: chapters/10_interpretability, section "Three answers".
+Explained in: chapters/10_interpretability_deeper, section "Three answers".
 """
 
 import copy
@@ -51,7 +51,7 @@ class Integrated(NamedTuple):
         gap: score(x) − score(baseline) − the sum of the values, () or (B,) as the score: 0 but for
             the error of the numerical integral.
 
-    Explained in: chapters/10_interpretability, section "Three answers".
+    Explained in: chapters/10_interpretability_deeper, section "Three answers".
     """
 
     values: Tensor
@@ -91,7 +91,7 @@ def gradients_at(
 
     Cost: one call of the model and one pass back, about 3 times the call.
 
-    Explained in: chapters/10_interpretability, section "Three answers".
+    Explained in: chapters/10_interpretability_deeper, section "Three answers".
     """
     check_callable("score", score)
     with torch.enable_grad(), capture(model, at, grad=True, every=True) as seen:
@@ -124,7 +124,7 @@ def times_gradient(
         torch.Size([1, 5])
 
     Source: [shrikumar2016not], of patterns: [chefer2021generic]
-    Explained in: chapters/10_interpretability, section "Three answers".
+    Explained in: chapters/10_interpretability_deeper, section "Three answers".
     """
     seen, gradients = gradients_at(model, score, *inputs, at=at, **options)
     return {name: x * gradients[name] for name, x in seen.items()}
@@ -242,7 +242,7 @@ def integrated_gradients(
     Cost: ``steps`` times that of :func:`gradients_at`.
 
     Source: [sundararajan2017axiomatic], of patterns: [hao2021selfattention]
-    Explained in: chapters/10_interpretability, section "Three answers".
+    Explained in: chapters/10_interpretability_deeper, section "Three answers".
     """
     check_callable("score", score)
     check_number("steps", steps, 1, 10_000, whole=True)

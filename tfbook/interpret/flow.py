@@ -5,7 +5,7 @@ functions put the residual connection beside the pattern, for it hands on a row 
 follow all layers: rollout multiplies shares along each path and adds the paths up, flow asks how
 much fits through them all. Neither looks at values or at the feed-forward networks.
 
-Explained in: chapters/10_interpretability, section "Three answers".
+Explained in: chapters/10_interpretability_deeper, section "Three answers".
 """
 
 import torch
@@ -45,7 +45,7 @@ def with_residual(
                 [0.2500, 0.7500]])
 
     Source: [abnar2020quantifying]
-    Explained in: chapters/10_interpretability, section "Three answers".
+    Explained in: chapters/10_interpretability_deeper, section "Three answers".
     """
     check_choice("heads", heads, JOIN)
     joined = JOIN[heads](_weights(patterns, 3), dim=-3)  # (..., n, n)
@@ -83,7 +83,7 @@ def rollout(
     Cost: L products of (n, n), 2 L n³ FLOPs.
 
     Source: [abnar2020quantifying]
-    Explained in: chapters/10_interpretability, section "Three answers".
+    Explained in: chapters/10_interpretability_deeper, section "Three answers".
     """
     check_bool("every", every)
     check_float("patterns", patterns, min_dims=4)
@@ -126,7 +126,7 @@ def attention_flow(
         tokens.
 
     Source: [abnar2020quantifying]
-    Explained in: chapters/10_interpretability, section "Three answers".
+    Explained in: chapters/10_interpretability_deeper, section "Three answers".
     """
     import networkx
 

@@ -5,7 +5,7 @@ says little: a probe may learn the labels word by word. So it comes with an inte
 of the most frequent label, and with a control task, whose labels mean nothing. And a label that can
 be read need not be used: that is asked by taking its directions out.
 
-Explained in: chapters/10_interpretability, section "A probe and its control".
+Explained in: chapters/10_interpretability_deeper, section "A probe and its control".
 """
 
 import math
@@ -41,7 +41,7 @@ class LinearProbe(NamedTuple):
         bias: b, (C,).
         classes: the labels that the classes stand for, in increasing order, (C,).
 
-    Explained in: chapters/10_interpretability, section "A probe and its control".
+    Explained in: chapters/10_interpretability_deeper, section "A probe and its control".
     """
 
     weight: Float[Tensor, "C D"]
@@ -75,7 +75,7 @@ class Probed(NamedTuple):
         majority: the share that the most frequent label of training would get right.
         control: the accuracy of a probe of the same kind on the control task; NaN without types.
 
-    Explained in: chapters/10_interpretability, section "A probe and its control".
+    Explained in: chapters/10_interpretability_deeper, section "A probe and its control".
     """
 
     accuracy: float
@@ -121,7 +121,7 @@ def fit_probe(
     Cost: a few dozen passes over x, each of 4 T D C operations.
 
     Source: [alain2017understanding]
-    Explained in: chapters/10_interpretability, section "A probe and its control".
+    Explained in: chapters/10_interpretability_deeper, section "A probe and its control".
     """
     rows = _read_rows("x", x)
     _read_labels("labels", labels, len(rows))
@@ -167,7 +167,7 @@ def control_labels(
         tensor([1, 0, 1, 1])
 
     Source: [hewitt2019designing]
-    Explained in: chapters/10_interpretability, section "A probe and its control".
+    Explained in: chapters/10_interpretability_deeper, section "A probe and its control".
     """
     _check_whole("types", types)
     _check_whole("labels", labels)
@@ -215,7 +215,7 @@ def probe(
         ImportError: if scikit-learn is not installed.
 
     Source: [hewitt2019designing]
-    Explained in: chapters/10_interpretability, section "A probe and its control".
+    Explained in: chapters/10_interpretability_deeper, section "A probe and its control".
     """
     rows = _read_rows("x", x)
     n = len(rows)
@@ -273,7 +273,7 @@ def probe_layers(
         ImportError: if scikit-learn is not installed.
 
     Source: [alain2017understanding], [hewitt2019designing]
-    Explained in: chapters/10_interpretability, section "A probe and its control".
+    Explained in: chapters/10_interpretability_deeper, section "A probe and its control".
     """
     check_float("streams", streams)
     if streams.ndim != 4 or 0 in streams.shape:

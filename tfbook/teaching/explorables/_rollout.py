@@ -40,7 +40,7 @@ def rollout_stepper(
             to 1.
 
     Source: [abnar2020quantifying].
-    Explained in: chapters/10_interpretability, section "Three answers".
+    Explained in: chapters/10_interpretability_deeper, section "Three answers".
     """
     names = checked_tokens("tokens", tokens, 2, MAX_TOKENS)
     n = len(names)

@@ -588,6 +588,58 @@ def importance_squares(contributions, grad_output):
     return (contributions * grad_output[:, None]).sum((-2, -1)).square().mean(0)
 
 
+# remove-heads -----------------------------------------------------------------------------------
+
+
+@right("remove-heads")
+def removal_greedy(loss, n_heads, count):
+    gone = []
+    for _ in range(count):
+        left = [head for head in range(n_heads) if head not in gone]
+        gone.append(min(left, key=lambda head: loss([*gone, head])))
+    return gone
+
+
+@right("remove-heads")
+def removal_by_prices(loss, n_heads, count):
+    gone, left = [], list(range(n_heads))
+    while len(gone) < count:
+        prices = [loss(gone + [head]) - loss(gone) for head in left]
+        gone.append(left.pop(prices.index(min(prices))))
+    return gone
+
+
+@wrong("remove-heads", "missed most")
+def removal_of_the_best(loss, n_heads, count):
+    return sorted(range(n_heads), key=lambda head: -loss([head]))[:count]
+
+
+@wrong("remove-heads", "the heads that stay")
+def removal_kept(loss, n_heads, count):
+    return [head for head in range(n_heads) if head not in removal_greedy(loss, n_heads, count)]
+
+
+@wrong("remove-heads", "ranked once")
+def removal_ranked_once(loss, n_heads, count):
+    return sorted(range(n_heads), key=lambda head: loss([head]))[:count]
+
+
+@wrong("remove-heads", "in the order of their numbers")
+def removal_by_number(loss, n_heads, count):
+    return sorted(removal_greedy(loss, n_heads, count))
+
+
+@wrong("remove-heads", "went last stands first")
+def removal_backwards(loss, n_heads, count):
+    gone = removal_greedy(loss, n_heads, count)
+    return gone[::-1] if count > 2 else gone
+
+
+@wrong("remove-heads", "these should go: []")
+def removal_of_one_at_least(loss, n_heads, count):
+    return removal_greedy(loss, n_heads, max(count, 1))
+
+
 # prune-heads ------------------------------------------------------------------------------------
 
 

@@ -103,6 +103,7 @@ MAKE = {
     "compute_budget of no model": lambda: explorables.compute_budget(1e24, 7e10, models=[]),
     "schedule_designer": explorables.schedule_designer,
     "schedule_designer of two": lambda: explorables.schedule_designer("wsd", against="noam"),
+    "one_average": explorables.one_average,
     "optimizer_paths": explorables.optimizer_paths,
     "optimizer_paths that leave": lambda: explorables.optimizer_paths(
         "sgd", lr=0.3, against="none", surface="valley"
@@ -642,6 +643,16 @@ def test_quiz_knows_right_and_wrong(number):
     assert choice.correct is True
 
 
+@pytest.mark.parametrize(("weight", "factor"), [(0.5, 1), (1, 1), (0, -1), (0.25, -0.6)])
+def test_one_average_loses_half_at_least(weight, factor):
+    figure = explorables.one_average(weight=weight, factor=factor)
+    a, b = torch.eye(2).double()  # two words of length 1 that have nothing in common
+    given = factor * (weight * a + (1 - weight) * b)
+    error = (given - (a - b)).square().sum() / (a - b).square().sum()
+    assert [figure.first, figure.second] == pytest.approx(given.tolist(), abs=1e-12)
+    assert figure.error == pytest.approx(error.item(), abs=1e-12) and figure.error >= 0.5
+
+
 def test_live_widget_carries_the_values_both_ways():
     pytest.importorskip("anywidget")
     figure = explorables.soft_lookup_plane()
@@ -815,6 +826,9 @@ BAD = [
     (lambda: X.shape_tracer(length=0), ValueError, "length must be between 1 and 32768, got 0"),
     (lambda: X.shape_tracer(d_model=64.0), TypeError, "d_model must be a whole number, got float"),
     (lambda: X.shape_tracer(d_model=577), ValueError, "d_model must be even, got 577"),
+    (lambda: X.one_average(weight=1.1), ValueError, "weight must be between 0 and 1, got 1.1"),
+    (lambda: X.one_average(factor="1"), TypeError, "factor must be a number, got str"),
+    (lambda: X.one_average(words=("a",)), ValueError, "words must be two names, got 1"),
     (lambda: X.cache_growth(d_head=65), ValueError, "d_head must be even, got 65"),
     (lambda: X.shape_tracer(tied=1), TypeError, "tied must be True or False, got int"),
     (lambda: X.shape_tracer(part="x"), ValueError, "part must be one of embed, position"),

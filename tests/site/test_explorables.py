@@ -81,6 +81,7 @@ FIGURES = {
     "shape": lambda: [explorables.shape_tracer()],
     "next": lambda: [explorables.next_token_sampling(NEXT)],
     "cache": lambda: [explorables.cache_growth()],
+    "average": lambda: [explorables.one_average()],
     "waves": lambda: [explorables.encoding_wavelengths()],
     "rope": lambda: [explorables.rope_rotation()],
     "bias": lambda: [explorables.relative_bias_shapes()],
@@ -118,6 +119,7 @@ MAKERS = (
     lambda: explorables.rollout_stepper(some_weights(3, 8, 8), SOURCE, layer=1),
     explorables.induction_head,
     explorables.schedule_designer,
+    explorables.one_average,
     explorables.optimizer_paths,
     explorables.byte_pairs,
     explorables.live_model,
@@ -1442,6 +1444,26 @@ def test_next_tokens_follow_a_finger(visit):
     check_next(page, min_p=0.5, draws=120)
 
 
+# ---------------------------------------------------------------------- one_average
+
+
+def check_average(page, **now):
+    figure = explorables.one_average(**now)
+    for name in ("first", "second", "error"):
+        assert value(page, name) == pytest.approx(getattr(figure, name), abs=TOLERANCE)
+
+
+def test_one_average_follows_the_keyboard_and_keeps_the_smallest_error(visit):
+    page = visit("average")
+    check_average(page)
+    control(page, "weight").press("End")
+    check_average(page, weight=1)
+    assert value(page, "least") == 0.5
+    control(page, "factor").press("Home")
+    check_average(page, weight=1, factor=-2)
+    assert value(page, "least") == 0.5
+
+
 # ---------------------------------------------------------------------- cache_growth
 
 
@@ -2370,11 +2392,12 @@ def check_multi_head(page):
     assert shown == pytest.approx(weights[token].tolist(), abs=TOLERANCE)
     back = weights.diagonal(-1).mean().item()
     assert value(viewer, "previous") == pytest.approx(back, abs=TOLERANCE)
-    check_overview(page.locator('[data-module="head_viewer"]').nth(1), "smollm2", 0, "first")
+    check_average(page.locator('[data-module="one_average"]'))
 
 
 def check_multi_head_deeper(page):
     check_overview(page.locator('[data-module="head_viewer"]').first, "minilm", 0, "first")
+    check_overview(page.locator('[data-module="head_viewer"]').nth(1), "smollm2", 0, "first")
 
 
 def check_chapter_of_positions(page):

@@ -31,6 +31,7 @@ FILES = {
     "merge-heads": "multi_head.heads",
     "grouped-queries": "multi_head.costs",
     "head-importance": "multi_head.parts",
+    "remove-heads": "multi_head.parts",
     "prune-heads": "multi_head.parts",
     "multi-head-attention": "multi_head.heads",
     "scrambled-heads": "multi_head.heads",

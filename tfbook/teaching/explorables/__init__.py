@@ -44,6 +44,7 @@ _HOME = {
     "live_training": "_training",
     "module_source": "_base",
     "next_token_sampling": "_sampling",
+    "one_average": "_average",
     "optimizer_paths": "_optimizers",
     "pack_bytes": "_pretrained",
     "pack_next_tokens": "_sampling",

@@ -76,6 +76,10 @@ ASKED = {
         "Which tokens does a cut remove, and who gets their share?",
         "Raise the temperature, then lower top-p until only sensible tokens are left.",
     ),
+    "one_average": (
+        "How small can the error get?",
+        "Move the weight to one side, then the number behind the average.",
+    ),
     "optimizer_paths": (
         "At which rate does a path begin to jump, and which way?",
         "Raise the learning rate, then take another optimizer.",

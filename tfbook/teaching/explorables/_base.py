@@ -35,6 +35,7 @@ NAMES = (
     "live_training",
     "live_translator",
     "next_token_sampling",
+    "one_average",
     "optimizer_paths",
     "patching_grid",
     "pipeline_schedule",

@@ -1,11 +1,19 @@
-"""The exercises of chapter 03 on single heads: importance, pruning, circuits."""
+"""The exercises of chapter 03 on single heads: importance, removal, pruning, circuits."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tfbook.teaching.exercises._spec import Exercise, Wrong, expect, expect_gradients, numbers
+from tfbook.teaching.exercises._spec import (
+    Exercise,
+    Wrong,
+    expect,
+    expect_gradients,
+    expect_plain,
+    numbers,
+)
 
 # head-importance --------------------------------------------------------------------------------
 
@@ -88,6 +96,84 @@ HEAD_IMPORTANCE = Exercise(
         "example. Then the absolute value, then the mean over the examples.",
         "`grad_output[:, None]` has an axis for the heads, so that the two can be multiplied. "
         "Which axes are summed before the absolute value, and which one is averaged after it?",
+    ),
+)
+
+# remove-heads -----------------------------------------------------------------------------------
+
+
+def remove_heads(loss: Callable[[list[int]], float], n_heads: int, count: int) -> list[int]:
+    """Choose which heads can go, one after the other: each time the one that then costs least.
+
+    loss: a function; loss(gone) is the loss of the model without the heads in the list gone.
+    n_heads: the number of heads; they are called 0 to n_heads - 1. count: how many are removed.
+    Returns: the removed heads, a list in the order of their removal.
+    """
+    ...
+
+
+def _loss_of(prices: list[float], pair: tuple[int, int] = (-1, -1)) -> Callable[..., float]:
+    """Make a loss to which each missing head adds its price, and a missing pair half a nat more."""
+
+    def loss(gone: list[int]) -> float:
+        missing = {int(head) for head in gone}
+        return 2.0 + sum(prices[head] for head in missing) + 0.5 * (set(pair) <= missing)
+
+    return loss
+
+
+def _chosen(choose: Any, wanted: list[int], given: tuple, mistakes: dict[str, list[int]]) -> None:
+    prices, *pair, count = given
+    arguments = {"loss": _loss_of(prices, *pair), "n_heads": len(prices), "count": count}
+    told = f"The heads cost {prices} alone, and these should go: {wanted}."
+    if pair:
+        told = f"The heads cost {prices} alone, {pair[0]} together half a nat more. {wanted} go."
+    expect_plain(choose, arguments, wanted, told, mistakes=mistakes)
+
+
+def _removal_first(choose: Any) -> None:
+    """The first head to go is the one that costs least."""
+    _chosen(choose, [2], ([0.6, 0.03, 0.02, 0.2], 1), {
+        "This is the head that is missed most. The one that costs least is to go.": [0],
+        "These are the heads that stay. Return those that go.": [0, 1, 3],
+    })  # fmt: skip
+
+
+def _removal_pair(choose: Any) -> None:
+    """After each removal the prices are measured anew."""
+    _chosen(choose, [2, 3], ([0.6, 0.03, 0.02, 0.2], (1, 2), 2), {
+        "The heads were ranked once, by what each costs alone. Heads 1 and 2 stand in for one "
+        "another: when one is gone, the other costs more. Measure again after each removal.":
+            [2, 1],
+    })  # fmt: skip
+
+
+def _removal_order(choose: Any) -> None:
+    """The heads stand in the order of their removal."""
+    _chosen(choose, [1, 3, 0], ([0.3, 0.1, 0.5, 0.2], 3), {
+        "The heads stand in the order of their numbers, not of their removal.": [0, 1, 3],
+        "The head that went last stands first.": [0, 3, 1],
+    })  # fmt: skip
+
+
+def _removal_none(choose: Any) -> None:
+    """Any number of heads can go, none as well."""
+    for count, wanted in ((0, []), (3, [1, 2, 0])):
+        _chosen(choose, wanted, ([0.3, 0.1, 0.2], count), {})
+
+
+REMOVE_HEADS = Exercise(
+    name="remove-heads",
+    title="Which head can go?",
+    level=2,
+    section='chapters/03_multi_head, section "Which heads are needed"',
+    stub=remove_heads,
+    properties=(_removal_first, _removal_pair, _removal_order, _removal_none),
+    hints=(
+        "For each head that is still there: what is the loss without it, and without those that "
+        "are gone already?",
+        "A loop over `count` removals, and in it one over the heads that are left.",
+        "`min` takes a function as its `key`. What has to be in the list that you give to `loss`?",
     ),
 )
 
@@ -353,4 +439,4 @@ HEAD_CIRCUITS = Exercise(
     ),
 )
 
-EXERCISES = (HEAD_IMPORTANCE, PRUNE_HEADS, HEAD_CIRCUITS)
+EXERCISES = (HEAD_IMPORTANCE, REMOVE_HEADS, PRUNE_HEADS, HEAD_CIRCUITS)

@@ -14,6 +14,7 @@ from tfbook.costs import MACHINES, ChinchillaLaw, Machine
 from tfbook.models import build, preset
 from tfbook.teaching import explorables
 from tfbook.teaching.explorables import _budget, _calculator
+from tfbook.teaching.explorables._roofline import PEAKS
 
 X = explorables
 NAMES = tuple(_calculator.PRESETS)
@@ -138,10 +139,11 @@ def test_rows_at_the_ridge_are_where_the_waiting_changes(machine, precision, d_i
     figure = X.roofline(machine=machine, d_in=d_in, d_out=d_out, precision=precision)
     size = {"float32": 4, "float16": 2, "int8": 1}[precision]
     at = MACHINES[machine]
+    peak = PEAKS[machine].get(precision, at.flops)
 
     def arithmetic_decides(rows):
         moved = size * (d_in * d_out + rows * (d_in + d_out)) / at.bandwidth
-        return 2 * rows * d_in * d_out / at.flops >= moved
+        return 2 * rows * d_in * d_out / peak >= moved
 
     if figure.ridge_rows is None:
         assert not arithmetic_decides(10**9)
@@ -152,6 +154,17 @@ def test_rows_at_the_ridge_are_where_the_waiting_changes(machine, precision, d_i
         if 1 <= r <= 4096:
             figure.rows = r
             assert figure.bound == ("compute" if r == rows else "memory")
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_fewer_bytes_never_lower_the_peak_of_a_card(machine):
+    formats = ("float32", "float16", "int8")
+    shown = [X.roofline(machine=machine, rows=4096, precision=form) for form in formats]
+    rates = [figure.flops / figure.seconds / figure.used for figure in shown]
+    assert rates == sorted(rates) and rates[1] == pytest.approx(MACHINES[machine].flops)
+    assert rates[0] == pytest.approx(PEAKS[machine]["float32"])
+    # A machine of the reader's own keeps the rates that it was given with.
+    assert X.roofline([HOME], rows=4096, precision="int8").rate <= HOME[1]
 
 
 def test_machines_come_as_tuples_as_machines_and_in_a_mapping():

@@ -151,7 +151,8 @@ def test_lines_of_the_calculator_cross_at_the_crossover(visit):
 
 
 def check_roofline(page, machine="V100 SXM2", *, rows=1, d_in=4096, d_out=4096, size=2):
-    at = costs.MACHINES[machine] if isinstance(machine, str) else machine
+    precision = {4: "float32", 2: "float16", 1: "int8"}[size]
+    at = _roofline._in_format(costs.MACHINES.get(machine, machine), precision)
     work = costs.linear_intensity(rows, d_in, d_out, size)
     assert value(page, "flops") == work.flops
     assert value(page, "bytes") == work.bytes
@@ -165,7 +166,6 @@ def check_roofline(page, machine="V100 SXM2", *, rows=1, d_in=4096, d_out=4096, 
     verdict = page.locator(".tfx-verdict").inner_text()
     assert verdict == f"It waits for {_roofline.BOUNDS[bound]}."
     sizes = {"rows": rows, "d_in": d_in, "d_out": d_out}
-    precision = {4: "float32", 2: "float16", 1: "int8"}[size]
     figure = explorables.roofline([at], precision=precision, **sizes)
     if figure.ridge_rows is None:
         assert page.locator('[data-name="ridge_rows"]').inner_text() == "–"

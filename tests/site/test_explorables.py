@@ -2436,7 +2436,7 @@ def check_costs(page):
     from tests.site import test_cost_explorables as figures  # it lays out its pages as this file
 
     figures.check_calculator(page.locator('[data-module="cost_calculator"]'))
-    figures.check_roofline(page.locator('[data-module="roofline"]'), "V100 SXM2", rows=8)
+    figures.check_roofline(page.locator('[data-module="roofline"]'), "H100 SXM", rows=8)
     budget = page.locator('[data-module="compute_budget"]')
     figures.check_budget(budget, compute=1e21, parameters=1e9, law=costs.BESIROGLU)
 

@@ -29,8 +29,8 @@ ASKED = {
         "Fill the batch continuously, then make all answers equally long.",
     ),
     "cost_calculator": (
-        "From which length on do scores cost more than all the rest?",
-        "Double the context and see which bars double and which grow fourfold.",
+        "From which length on do scores and sums cost more than the rest of the layers?",
+        "Double the context and see which bar of a token doubles and which stay.",
     ),
     "debugging_dashboard": (
         "Which curve gives the fault away?",

@@ -1,6 +1,7 @@
 """roofline: where a linear layer stands below the two ceilings of a machine, by its rows."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tfbook.costs import MACHINES, Machine, linear_intensity
 from tfbook.teaching.explorables._base import Explorable, number, one_of, whole, wrapped
@@ -9,6 +10,14 @@ from tfbook.teaching.explorables._sizes import BYTES
 TITLE = "Waiting for memory, or for arithmetic"
 MOST_ROWS = 4096
 BOUNDS = {"memory": "memory", "compute": "arithmetic"}
+# FLOPs a second of dense products in other formats than the 16 bits of `MACHINES`; float32 without
+# tensor cores. A V100 has none for 8 bits, and multiplies such numbers as those of 16.
+# Source: [nvidia2017volta], [nvidia2021ampere], [nvidia2022hopper].
+PEAKS = {
+    "V100 SXM2": {"float32": 15.7e12},
+    "A100 80GB SXM": {"float32": 19.5e12, "int8": 624e12},
+    "H100 SXM": {"float32": 66.9e12, "int8": 1978.9e12},
+}
 WIDTHS = [64, 128, 256, 384, 576, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 11_008, 12_288]
 STOPS = {
     "rows": [1, *(size for p in range(1, 12) for size in (2**p, 3 * 2 ** (p - 1))), MOST_ROWS],
@@ -42,8 +51,8 @@ def roofline(
         rows: Tokens that pass at once, 1 to 4096.
         d_in: Size of a row that comes in, 1 to 65 536.
         d_out: Size of a row that goes out, 1 to 65 536.
-        precision: "float32", "float16" or "int8", for the bytes of a number; the machine's rates
-            stay as they are given.
+        precision: "float32", "float16" or "int8", for the bytes of a number. Machines of
+            `tfbook.costs.MACHINES` have a peak for each; other machines keep the rates given.
 
     Raises:
         TypeError: if an argument is of another kind.
@@ -66,23 +75,26 @@ def roofline(
     }  # fmt: skip
     state = {name: check(given[name]) for name, check in checks.items()}
 
+    def machine_of(now: dict) -> Machine:
+        return _in_format(table[now["machine"]], now["precision"])
+
     def results(now: dict) -> dict:
-        return _results(now, table[now["machine"]])
+        return _results(now, machine_of(now))
 
     def text(now: dict) -> str:
-        found, chosen = results(now), table[now["machine"]]
+        found, chosen = results(now), machine_of(now)
         reached = "however many rows there are, it waits for memory"
         if found["ridge_rows"] is not None:
             reached = f"from {found['ridge_rows']:,.1f} rows on it waits for arithmetic"
         return wrapped(f"""{TITLE}
 
-        {now["machine"]} does at most {chosen.flops / 1e12:,.4g} TFLOP a second and moves at most
-        {chosen.bandwidth / 1e9:,.4g} GB a second: {found["ridge"]:,.3g} FLOPs a byte. A linear
-        layer from {now["d_in"]:,} to {now["d_out"]:,} numbers with {now["rows"]:,}
-        row{"s" * (now["rows"] > 1)} in {now["precision"]} takes {found["flops"] / 1e9:,.4g} GFLOP
-        and moves {found["bytes"] / 1e6:,.4g} MB: {found["intensity"]:,.3g} FLOPs a byte. It waits
-        for {BOUNDS[found["bound"]]} and needs at least {found["seconds"] * 1e6:,.3g} microseconds;
-        {reached}.
+        {now["machine"]} does at most {chosen.flops / 1e12:,.4g} TFLOP a second in
+        {now["precision"]} and moves at most {chosen.bandwidth / 1e9:,.4g} GB a second:
+        {found["ridge"]:,.3g} FLOPs a byte. A linear layer from {now["d_in"]:,} to {now["d_out"]:,}
+        numbers with {now["rows"]:,} row{"s" * (now["rows"] > 1)} takes
+        {found["flops"] / 1e9:,.4g} GFLOP and moves {found["bytes"] / 1e6:,.4g} MB:
+        {found["intensity"]:,.3g} FLOPs a byte. It waits for {BOUNDS[found["bound"]]} and needs at
+        least {found["seconds"] * 1e6:,.3g} microseconds; {reached}.
 
         In the page you choose the machine and the layer and move the number of rows, and a point
         climbs the slope of the roof until it reaches the level.""")
@@ -91,10 +103,21 @@ def roofline(
         "title": TITLE, "bytes": BYTES, "stops": STOPS,
         "bounds": BOUNDS,
         "machines": {
-            name: {"flops": each.flops, "bandwidth": each.bandwidth} for name, each in table.items()
+            name: {
+                "flops": {form: _in_format(each, form).flops for form in BYTES},
+                "bandwidth": each.bandwidth,
+            }
+            for name, each in table.items()
         },
     }  # fmt: skip
     return Explorable("roofline", data=data, state=state, checks=checks, results=results, text=text)
+
+
+def _in_format(machine: Machine, precision: str) -> Machine:
+    """Return a machine with the peak that its maker publishes for a format, where one is known."""
+    if MACHINES.get(machine.name) != machine:
+        return machine
+    return replace(machine, flops=PEAKS[machine.name].get(precision, machine.flops))
 
 
 def _checked(machines: Sequence | Mapping) -> dict[str, Machine]:

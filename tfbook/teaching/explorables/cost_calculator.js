@@ -1,6 +1,6 @@
 import { bytes, chart, choice, counted, flops, folded, follow, grouped, h, options, reading, show, stat, stops, summary, titled } from "./shared.js";
 
-const PARTS = { projections: "projections", feed_forward: "feed-forward", mixing: "scores and mix", head: "output layer" };
+const PARTS = { projections: "projections", feed_forward: "feed-forward", mixing: "scores and sums", head: "output layer" };
 
 /** The same numbers as _results in _calculator.py. */
 function costs(m, { length: n, batch, size, trained }) {
@@ -68,7 +68,7 @@ export default {
     plot.node.classList.add("tfx-tall", "tfx-roomy");
     const figure = h("figure", { class: "tfx-curve" },
       h("figcaption", {}, h("strong", {}, "FLOPs of a token over the tokens in its context. "),
-        h("span", { class: "tfx-key tfx-raw" }, "scores and mix"), " ", h("span", { class: "tfx-key tfx-scaled" }, "rest of the layers")), plot.node);
+        h("span", { class: "tfx-key tfx-raw" }, "scores and sums"), " ", h("span", { class: "tfx-key tfx-scaled" }, "rest of the layers")), plot.node);
     // A click in the picture reads the work there.
     const most = Math.log2(data.stops.length.at(-1));
     plot.node.addEventListener("pointerdown", (event) => {
@@ -80,7 +80,7 @@ export default {
 
     const stats = {
       parameters: stat("parameters", "parameters", counted),
-      crossover: stat("crossover", "scores and mix equal the rest at", (x) => grouped(Math.round(x))),
+      crossover: stat("crossover", "scores and sums equal the rest of the layers at", (x) => grouped(Math.round(x))),
       training_flops: stat("training_flops", "a token in training", flops),
       training_bytes: stat("training_bytes", "kept in training", bytes),
       weight_bytes: stat("weight_bytes", "bytes of the parameters", bytes),
@@ -144,7 +144,7 @@ export default {
       stats.training_bytes.node.firstChild.textContent = `kept in training, ${per() === 4 ? "float32" : "mixed precision"}`;
       for (const [key, note] of Object.entries(notes)) stats[key].note.textContent = note;
       const beyond = m.max_len !== null && n > m.max_len ? ` It was made for ${grouped(m.max_len)}.` : "";
-      said.set(`${m.label}, ${grouped(n)} token${n > 1 ? "s" : ""} in the context: ${flops(c.flops)} for a token, ${show((100 * c.work.mixing) / c.flops, 1)}% of it for scores and mix.${beyond}` +
+      said.set(`${m.label}, ${grouped(n)} token${n > 1 ? "s" : ""} in the context: ${flops(c.flops)} for a token, ${show((100 * c.work.mixing) / c.flops, 1)}% of it for scores and sums.${beyond}` +
         (decodes ? ` Generating, it reads ${bytes(c.read_bytes)}.` : " It generates nothing, so it has no cache."));
     };
     return follow(model, ["preset", "length", "batch", "precision"], draw);

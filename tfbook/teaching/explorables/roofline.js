@@ -31,7 +31,8 @@ export default {
     const data = model.get("data");
     const get = (key) => model.get(key);
     const now = (rows = get("rows")) => {
-      const { flops: peak, bandwidth } = data.machines[get("machine")];
+      const { flops: peaks, bandwidth } = data.machines[get("machine")];
+      const peak = peaks[get("precision")];
       return { rows, d_in: get("d_in"), d_out: get("d_out"), size: data.bytes[get("precision")], peak, bandwidth };
     };
 
@@ -109,7 +110,9 @@ export default {
       stats.ridge_rows.note.textContent = c.ridge_rows === null ? "never reached by so narrow a layer" : "from here on it waits for arithmetic";
       stats.flops.note.textContent = "2 r d_in d_out";
       stats.bytes.note.textContent = `${decimal(given.size * given.d_in * given.d_out)} of it parameters, ${counted(given.d_in * given.d_out)} numbers`;
-      rates.textContent = `At most ${flops(given.peak)} and ${decimal(given.bandwidth)} a second, taken alike for numbers of any size.`;
+      const peaks = Object.values(data.machines[get("machine")].flops);
+      const alike = peaks.every((x) => x === peaks[0]) ? ", taken alike for numbers of any size" : "";
+      rates.textContent = `At most ${flops(given.peak)} with such numbers and ${decimal(given.bandwidth)} a second${alike}.`;
       verdict.dataset.bound = c.bound;
       verdict.replaceChildren("It waits for ", h("strong", {}, data.bounds[c.bound]), ".");
       said.set(`${grouped(given.rows)} row${given.rows > 1 ? "s" : ""}, ${three(c.intensity)} FLOPs a byte: the layer waits for ${data.bounds[c.bound]} and takes at least ${time(c.seconds)}, ${percent(c.used)} of what the arithmetic could do.`);

@@ -25,12 +25,12 @@ LIBRARY = {
 # two-small-models -------------------------------------------------------------------------------
 
 
-def by_variances(plain, changed):
-    error = statistics.variance(plain) / len(plain) + statistics.variance(changed) / len(changed)
-    return statistics.mean(changed) - statistics.mean(plain), math.sqrt(error)
+def by_pairs(plain, changed):
+    apart = [y - x for x, y in zip(plain, changed, strict=True)]
+    return statistics.mean(apart), statistics.stdev(apart) / math.sqrt(len(apart))
 
 
-def judged(train, plain, changed, seeds, difference=by_variances):
+def judged(train, plain, changed, seeds, difference=by_pairs):
     """Judge two models by the seeds, with the difference and its error as one pleases."""
     by, error = difference(*([train(name, seed) for seed in seeds] for name in (plain, changed)))
     times = abs(by) / error
@@ -45,8 +45,8 @@ def models_judged(train, plain, changed, seeds):
 @right("two-small-models")
 def models_judged_by_tensors(train, plain, changed, seeds):
     losses = torch.tensor([[train(name, s) for s in seeds] for name in (plain, changed)]).double()
-    by = (losses[1] - losses[0]).mean().item()
-    error = (losses.var(-1).sum() / len(seeds)).sqrt().item()
+    apart = losses[1] - losses[0]
+    by, error = apart.mean().item(), (apart.var() / len(seeds)).sqrt().item()
     words = ("not seen", "not seen", "a suspicion", "clear")
     return by, error, words[min(3, math.floor(abs(by / error)))]
 
@@ -66,46 +66,46 @@ def models_turned(train, plain, changed, seeds):
     return judged(train, changed, plain, seeds)
 
 
-@wrong("two-small-models", "how far single runs differ")
+@wrong("two-small-models", "how far single differences scatter")
 def models_by_single_runs(train, plain, changed, seeds):
     def single(one, other):
-        error = math.sqrt(statistics.variance(one) + statistics.variance(other))
-        return statistics.mean(other) - statistics.mean(one), error
+        by, error = by_pairs(one, other)
+        return by, error * math.sqrt(len(one))
 
     return judged(train, plain, changed, seeds, single)
 
 
-@wrong("two-small-models", "were divided by n")
+@wrong("two-small-models", "was divided by n")
 def models_as_populations(train, plain, changed, seeds):
     def population(one, other):
-        error = statistics.pvariance(one) / len(one) + statistics.pvariance(other) / len(other)
-        return statistics.mean(other) - statistics.mean(one), math.sqrt(error)
+        apart = [y - x for x, y in zip(one, other, strict=True)]
+        return statistics.mean(apart), statistics.pstdev(apart) / math.sqrt(len(apart))
 
     return judged(train, plain, changed, seeds, population)
 
 
-@wrong("two-small-models", "Independent errors add as squares")
-def models_with_errors_added(train, plain, changed, seeds):
-    def added(one, other):
-        error = sum(statistics.stdev(x) / math.sqrt(len(x)) for x in (one, other))
-        return statistics.mean(other) - statistics.mean(one), error
+@wrong("two-small-models", "subtract run by run first")
+def models_as_independent(train, plain, changed, seeds):
+    def unpaired(one, other):
+        variances = statistics.variance(one) + statistics.variance(other)
+        return statistics.mean(other) - statistics.mean(one), math.sqrt(variances / len(one))
 
-    return judged(train, plain, changed, seeds, added)
+    return judged(train, plain, changed, seeds, unpaired)
 
 
-@wrong("two-small-models", "its term is missing")
-def models_beside_a_law(train, plain, changed, seeds):
-    def known(one, other):
-        error = statistics.stdev(other) / math.sqrt(len(other))
-        return statistics.mean(other) - statistics.mean(one), error
+@wrong("two-small-models", "not with the number")
+def models_by_the_number(train, plain, changed, seeds):
+    def numbered(one, other):
+        by, error = by_pairs(one, other)
+        return by, error / math.sqrt(len(one))
 
-    return judged(train, plain, changed, seeds, known)
+    return judged(train, plain, changed, seeds, numbered)
 
 
 @wrong("two-small-models", "take the root")
 def models_by_squares(train, plain, changed, seeds):
     def squared(one, other):
-        by, error = by_variances(one, other)
+        by, error = by_pairs(one, other)
         return by, error**2
 
     return judged(train, plain, changed, seeds, squared)

@@ -5,12 +5,13 @@ trained already is read from their logs. A seed means the same order of text for
 lists hold one loss for each seed, in nats a character; 99 stands for all that is no number or
 larger. Multiples are those of the rate of `choices`.
 
-`fresh[name]` are losses of models that `choices` found close to its limits, with seeds it has not
-used. `rivals[name][times]` compare sizes: twice the width, and two models that own as much as one
-shared layer, a narrow one and a single layer. `cold[name][times]` are losses without warm-up.
-`rates[name][times]` are a further model at other rates, as in `choices_controls`. `gain[gain]` are
-losses of the plain model when the gain of its last norm begins so large. `parameters` says what
-each model owns.
+`fresh[name]` are losses with seeds that `choices` has not used: all of `FRESH` for models that it
+found close to its limits, the first of them (`SOME`) for the others, but for one that
+`choices_deep` has and for two with fine experts. `rivals[name][times]` compare sizes: twice the
+width, and two models that own as much as one shared layer, a narrow one and a single layer.
+`cold[name][times]` are losses without warm-up. `rates[name][times]` are a further model at other
+rates, as in `choices_controls`. `gain[gain]` are losses of the plain model when the gain of
+its last norm begins so large. `parameters` says what each model owns.
 
 Source: [narang2021transformer], who ask the same of 223 million parameters.
 Explained in: chapters/08_architectural_variants, section "What can be seen at all?".
@@ -33,6 +34,8 @@ WIDTH, CONTEXT, BATCH = choices.WIDTH, choices.CONTEXT, choices.BATCH
 NARROW, NARROW_INNER = 24, 111  # together as many parameters as one shared layer, but for 72
 SUSPECTED = ("RMSNorm", "no norms", "DeepNorm", "SwiGLU")
 FRESH = tuple(range(4, 12))
+SOME, ELSEWHERE = FRESH[:4], ("plain", "SwiGLU, wider", "16 fine experts", "15 fine, 1 shared")
+OTHERS = tuple(name for name in choices.CHANGES if name not in (*SUSPECTED, *ELSEWHERE))
 # Name → multiple of the rate → how many seeds.
 RIVALS = {
     "twice the width": {"1": 4},
@@ -43,8 +46,9 @@ COLD = {"plain": {"1": 4}, "post-norm": {"1": 4}}
 RATES = {"DeepNorm": {"0.25": 2, "1": 4, "4": 2, "10": 2}}
 GAINS = {"2": 2, "4": 2, "8": 2}
 SMOKE = {
-    "steps": 3, "suspected": ("SwiGLU",), "fresh": (4,), "rivals": {"narrow": {"1": 1}},
-    "cold": {"plain": {"1": 1}}, "rates": {"DeepNorm": {"4": 1}}, "gains": {"4": 1},
+    "steps": 3, "suspected": ("SwiGLU",), "fresh": (4,), "others": (),
+    "rivals": {"narrow": {"1": 1}}, "cold": {"plain": {"1": 1}}, "rates": {"DeepNorm": {"4": 1}},
+    "gains": {"4": 1},
     "known": False,
 }  # fmt: skip
 CARD = {
@@ -98,7 +102,8 @@ def continued(old: Sequence[float], count: int, loss: Callable[[int], float]) ->
 
 def run(
     *, steps: int = STEPS, rate: float = RATE, suspected: Sequence[str] = SUSPECTED,
-    fresh: Sequence[int] = FRESH, rivals: Mapping[str, Mapping[str, int]] = RIVALS,
+    fresh: Sequence[int] = FRESH, others: Sequence[str] = OTHERS,
+    rivals: Mapping[str, Mapping[str, int]] = RIVALS,
     cold: Mapping[str, Mapping[str, int]] = COLD, rates: Mapping[str, Mapping[str, int]] = RATES,
     gains: Mapping[str, int] = GAINS, known: bool = True,
 ) -> tuple[dict, None]:  # fmt: skip
@@ -109,6 +114,7 @@ def run(
         rate: the one of `choices`.
         suspected: models that get fresh seeds.
         fresh: these seeds.
+        others: models that get the first four of them.
         rivals: other sizes, each at multiples of the rate with so many seeds.
         cold: likewise, without warm-up.
         rates: likewise, as in `choices`.
@@ -137,8 +143,11 @@ def run(
             for name, each in asked.items()
         }  # fmt: skip
 
+    new = dict.fromkeys(suspected, fresh) | dict.fromkeys(others, SOME)
     found = {
-        "fresh": {name: [loss_of(name, seed, "1", steps) for seed in fresh] for name in suspected},
+        "fresh": {
+            name: [loss_of(name, seed, "1", steps) for seed in seeds] for name, seeds in new.items()
+        },
         "rivals": grid(rivals),
         "cold": grid(cold, warmup=0),
         "rates": grid(rates),

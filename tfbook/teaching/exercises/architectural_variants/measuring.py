@@ -17,9 +17,9 @@ def judge(
 
     train: train(name, seed) trains the model of this name afresh and returns its loss.
     plain: name of the one model. changed: of the other. seeds: at least two.
-    Returns: by how much the mean changes (below 0: the changed model is better); the standard
-    error of that difference, from the scatter of each model; and "not seen" up to two standard
-    errors, "a suspicion" up to three, "clear" beyond.
+    Returns: by how much the loss changes, the mean over the seeds (below 0: the changed model is
+    better); the standard error of that mean, from the scatter of the differences seed by seed; and
+    "not seen" up to two standard errors, "a suspicion" up to three, "clear" beyond.
     """
     ...
 
@@ -51,7 +51,7 @@ def _runs_all(judge: Any) -> None:
 
     def train(name: str, seed: int) -> float:
         trained.append((name, seed))
-        return 2.0 + 0.1 * seed + 0.01 * len(name)
+        return 2.0 + 0.1 * seed + 0.001 * seed * seed * len(name)
 
     judge(train, "first", "second", [3, 8, 5])
     runs = Counter(trained)
@@ -65,34 +65,34 @@ def _runs_all(judge: Any) -> None:
 
 
 def _error(judge: Any) -> None:
-    """The difference of the means and its standard error."""
-    plain, changed = [2.3, 2.1, 2.2, 2.6], [2.0, 2.2, 2.1, 1.8]
+    """The mean of the differences, seed by seed, and its standard error."""
+    plain, changed = [2.3, 2.1, 2.2, 2.6], [2.1, 2.0, 1.8, 2.2]
     seeds = [0, 1, 2, 3]
     losses = {
         "plain": dict(zip(seeds, plain, strict=True)),
         "changed": dict(zip(seeds, changed, strict=True)),
     }
     runs = {"losses": losses, "seeds": seeds}
-    change = _mean(changed) - _mean(plain)
-    expect_plain(_only(judge, 0), runs, change, "The first result is the difference of the means.",
+    apart = [y - x for x, y in zip(plain, changed, strict=True)]
+    change = _mean(apart)
+    expect_plain(_only(judge, 0), runs, change, "The first result is the mean of the differences.",
                  mistakes={
         "The sign is turned: a changed model with a lower loss has a difference below 0.": -change,
     })  # fmt: skip
-    one, other = _variance(plain) / len(plain), _variance(changed) / len(changed)
-    biased = _variance(plain, 0) / len(plain) + _variance(changed, 0) / len(changed)
-    both = math.sqrt(_variance(plain) + _variance(changed))
-    expect_plain(_only(judge, 1), runs, math.sqrt(one + other),
-                 "The standard error is the root of the sum of two terms, one for each model: its "
-                 "variance over its number of seeds.",
+    scatter, n = math.sqrt(_variance(apart)), len(apart)
+    unpaired = math.sqrt((_variance(plain) + _variance(changed)) / n)
+    expect_plain(_only(judge, 1), runs, scatter / math.sqrt(n),
+                 "The standard error is the scatter of the differences over the root of their "
+                 "number.",
                  mistakes={
-        "That is how far single runs differ. Means scatter less: divide each variance by its "
-        "number of seeds.": both,
-        "The variances were divided by n. From a sample one divides the squares by n - 1.":
-            math.sqrt(biased),
-        "The standard errors of both means were added. Independent errors add as squares.":
-            math.sqrt(one) + math.sqrt(other),
-        "The plain model scatters too: its term is missing.": math.sqrt(other),
-        "That is the square of the error: take the root.": one + other,
+        "That is how far single differences scatter. Their mean scatters less: divide by the root "
+        "of the number of seeds.": scatter,
+        "The variance was divided by n. From a sample one divides the squares by n - 1.":
+            math.sqrt(_variance(apart, 0) / n),
+        "The scatter of each model was taken. What both models share by having the same seed drops "
+        "out if you subtract run by run first.": unpaired,
+        "The scatter falls with the root of the number of seeds, not with the number.": scatter / n,
+        "That is the square of the error: take the root.": scatter**2 / n,
     })  # fmt: skip
 
 
@@ -100,17 +100,19 @@ def _word(judge: Any) -> None:
     """The verdict follows from how many standard errors it is, upwards or downwards."""
     seeds = [5, 6, 9]
     plain = dict(zip(seeds, (2.0, 2.1, 2.2), strict=True))
+    noise = dict(zip(seeds, (0.1, -0.1, 0.0), strict=True))
 
     def moved(by: float) -> dict[str, Any]:
-        return {"losses": {"A": plain, "B": {s: x + by for s, x in plain.items()}}, "seeds": seeds}
+        changed = {seed: x + by + noise[seed] for seed, x in plain.items()}
+        return {"losses": {"A": plain, "B": changed}, "seeds": seeds}
 
-    # The standard error is 0.082 in all three.
+    # The standard error is 0.058 in all three.
     expect_plain(_only(judge, 2), moved(-0.3), "clear",
                  "Beyond three standard errors the word is \"clear\".", mistakes={
         "A gain is a difference below 0, and this one is as large as a clear loss: compare its "
         "size with the error.": "not seen",
     })  # fmt: skip
-    expect_plain(_only(judge, 2), moved(0.2), "a suspicion",
+    expect_plain(_only(judge, 2), moved(0.14), "a suspicion",
                  "Between two and three standard errors the words are \"a suspicion\".", mistakes={
         "This difference is 2.4 standard errors. It is clear beyond three.": "clear",
     })  # fmt: skip
@@ -122,15 +124,14 @@ TWO_SMALL_MODELS = Exercise(
     name="two-small-models",
     title="An experiment of your own",
     level=2,
-    section='chapters/08_architectural_variants, section "Would a gain be seen?"',
+    section='chapters/08_architectural_variants, section "What can be seen at all?"',
     stub=judge,
     properties=(_runs_all, _error, _word),
     hints=(
         "Begin with two lists of losses, one for each model. What has to be equal between them?",
-        "Each model gives a mean. The variance of a mean is the variance of single runs over their "
-        "number; what happens to variances when two independent numbers are subtracted?",
-        "`statistics.variance` divides by n - 1. The word depends on the size of the difference "
-        "over its error, whatever the sign.",
+        "A lucky order of the text helps both models of a seed. In which number does it cancel?",
+        "`statistics.stdev` divides by n - 1, and the mean of n numbers scatters less than one of "
+        "them. The word depends on the size of the difference over its error, whatever the sign.",
     ),
 )
 

@@ -13,7 +13,7 @@ The log holds `recall[name][seed]`, `curve[name]`, `rate[name]`, `parameters`, a
 `associative_recall` does, and `learned[name]`, each a list over heads.
 
 Source: [arora2023zoology]
-Explained in: chapters/09_hybrids, section "Associative recall".
+Explained in: chapters/09_hybrids_deeper, section "What layers learn that recall".
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ for half as many steps as there.
 The log holds, by name ("adds, 512", "attention, 512", …), what the log of `associative_recall`
 holds: `recall`, `rates`, `rate`, `curve`, `numbers` and `parameters`.
 
-Explained in: chapters/09_hybrids, section "Associative recall".
+Explained in: chapters/09_hybrids_deeper, section "Equal memory".
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ The log holds `recall[name][seed]`, `curve[name]`, `numbers[name]` and `paramete
 as the log of `associative_recall` does; the lower layer is named first.
 
 Source: [arora2023zoology]
-Explained in: chapters/09_hybrids, section "A hybrid is a list".
+Explained in: chapters/09_hybrids_deeper, section "Key and value as two tokens".
 """
 
 from collections.abc import Sequence

@@ -98,6 +98,7 @@ export default {
       plot.points(levels[i], pairs);
       const end = pairs.at(-1);
       labels[i].hidden = !end || end[0] < right - 1e-6 || end[1] - low < 0.02 * (high - low);
+      levels[i].style.display = labels[i].hidden ? "none" : ""; // no line without its number
       if (end) plot.place(labels[i], right, end[1]);
     });
     const inside = ([x, y]) => x >= left && x <= right && y >= low && y <= high;

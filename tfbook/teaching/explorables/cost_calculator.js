@@ -1,6 +1,6 @@
 import { bytes, chart, choice, counted, flops, folded, follow, grouped, h, options, reading, show, stat, stops, summary, titled } from "./shared.js";
 
-const PARTS = { projections: "projections", feed_forward: "feed-forward", mixing: "scores and sums", head: "output layer" };
+const PARTS = { projections: "projections", feed_forward: "feed-forward", mixing: "scores, sums", head: "output layer" };
 
 /** The same numbers as _results in _calculator.py. */
 function costs(m, { length: n, batch, size, trained }) {

@@ -134,7 +134,7 @@ ASKED = {
     ),
     "sparsity_designer": (
         "After how many layers has the last token met the first?",
-        "Widen the window or give the pattern one global token.",
+        "Widen the window or give the pattern a stride.",
     ),
     "stepper": (
         "What does the next step do?",

@@ -173,8 +173,18 @@ def write(app: Sphinx, static: Path) -> None:
     (static / "search-index.js").write_text(f"window.tfbookSearch = {made};\n", encoding="utf-8")
 
 
+def forgo(app: Sphinx) -> None:
+    """Let Sphinx begin an index of its own anew: no page asks for it, so it is not kept.
+
+    Sphinx would warn that there is none whenever only some pages are built again.
+    """
+    if hasattr(app.builder, "load_indexer"):
+        app.builder.load_indexer = lambda docnames: None
+
+
 def setup(app: Sphinx) -> None:
     """Register with Sphinx."""
+    app.connect("builder-inited", forgo)
     app.connect("doctree-read", keep)
     app.connect("env-purge-doc", purge)
     app.connect("env-merge-info", merge)

@@ -336,6 +336,8 @@ def line_and_fold(shown):
         (1e-9, 1e-6, {"relation": "below"}, "numbers"),
         (1e-9, 0, {"tolerance": 1e-6, "sentence": "They differ by at most"}, "1e-09"),
         (1e-9, 0, {"tolerance": 1e-6, "sentence": "The largest difference:"}, "1e-09"),
+        (0, 0, {"sentence": "of six so many fail"}, "0"),
+        ([True, False], [True, False], {"sentence": "does each hold"}, "[yes, no]"),
         (-0.2, 0, {"relation": "at most", "tolerance": 1e-5}, "numbers"),
         (True, True, {}, "numbers"),
         ([3, 2, 4, 1, 5], [3, 2, 4, 1, 5], {}, "numbers"),

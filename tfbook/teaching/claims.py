@@ -31,7 +31,11 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 BOUND = re.compile(r"(?:(at most|at least|above|below) )?(.*?)(?: ± (.*))?", re.DOTALL)
 SHOWN_NUMBERS = 4  # on the line of a claim
 SMALL = 1e-4  # what is kept below this is meant to be nothing
-LEADS_UP = re.compile(r"(?:\b(?:by|at most|at least|is|are|costs?|needs?)|[:,])$")
+LEADS_UP = re.compile(
+    r"(?:\b(?:by|at most|at least|is|are|costs?|needs?)|[:,])$"
+    r"|\b(?:how many|so many|largest difference)"
+)
+ASKS = re.compile(r"(?:is|are|do|does)\b")
 CLOSE = 1e-3  # relative; what is as near as this to the number in the sentence adds nothing to it
 
 
@@ -86,12 +90,15 @@ def speaks(claim: Claim) -> bool:
 
     A number does, and so do up to four, or a word; but not what had to be nothing (a difference of
     arrays, an equality with 0, a number below a very small one), and not what the sentence says.
-    A sentence that leads up to its number, "differ by at most", gets it in any case.
+    A sentence that leads up to its number, "differ by at most", gets it in any case, and a question
+    its yes or no.
     All but the kind of the measurement is read off what was expected, which is the same anywhere.
     """
     if WORD.fullmatch(claim.measured):
         return True
     numbers = _parts(claim.measured)
+    if ASKS.match(claim.sentence) and set(numbers) <= {"yes", "no"}:
+        return True
     if len(numbers) > SHOWN_NUMBERS or not all(map(NUMBER.fullmatch, numbers)):
         return False
     if LEADS_UP.search(claim.sentence):

@@ -329,6 +329,12 @@ def plain_code(body: str) -> str:
 SIGNATURE = re.compile(r'<dl>\n((?:<dd><em class="sig-param">.*</em>,?</dd>\n)+)</dl>')
 
 
+FOLDED_OUTPUT = re.compile(
+    r'(<details class="hide below-input">\s*<summary><span class="collapsed">Show the )code'
+    r'(</span><span class="expanded">Hide the )code'
+)
+
+
 def mend(body: str) -> str:
     """Repair what the writers of HTML get wrong for readers who do not see the page."""
     # ARIA gave up doc-biblioentry in favour of listitem, which a list may hold.
@@ -339,6 +345,8 @@ def mend(body: str) -> str:
     body = re.sub(r'<th class="head">\s*(?:<p>\s*</p>)?\s*</th>', '<td class="head"></td>', body)
 
     body = re.sub(r"(Solution to)(<a [^>]*>) ", r"\1 \2", body)
+    # What folds an output says so.
+    body = FOLDED_OUTPUT.sub(r"\1output\2output", body)
 
     # The sections of a room are read one by one, and each counts its citations from 1.
     seen: set[str] = set()

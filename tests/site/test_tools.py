@@ -154,6 +154,15 @@ def test_mend_repairs_lists_heads_and_repeated_ids():
     assert mended.count('id="id1"') == mended.count('id="id2"') == 1
 
 
+def test_the_line_of_a_folded_output_says_what_it_folds():
+    line = (
+        '<summary><span class="collapsed">Show the code</span><span class="expanded">Hide the code'
+    )
+    code, output = (f'<details class="hide {where}-input">\n{line}' for where in ("above", "below"))
+    assert site.mend(code) == code
+    assert site.mend(output) == output.replace("the code", "the output")
+
+
 @pytest.mark.parametrize("url", ["", "https://github.com/someone/book"])
 def test_buttons_that_need_the_address_appear_with_it(url):
     options = {"repository_url": url, "launch_buttons": {"colab_url": "https://x.example"}}

@@ -69,9 +69,15 @@
   };
   const watch = () =>
     document.querySelectorAll(".tfbook-explorable:not([data-called])").forEach((host) => near.observe(host));
+  // The module of a figure above the first section is fetched while the page is laid out.
+  const ahead = () => {
+    const first = document.querySelector(".tfbook-explorable");
+    if (first && !first.closest(".bd-article > section > section")) load(first.dataset.module).catch(() => {});
+  };
+  const begin = () => (ahead(), watch());
   document.addEventListener("tfbook-filled", watch);
   document.addEventListener("tfbook-wake", ({ target }) => call(target));
 
-  if (document.readyState === "loading") addEventListener("DOMContentLoaded", watch);
-  else watch();
+  if (document.readyState === "loading") addEventListener("DOMContentLoaded", begin);
+  else begin();
 })();

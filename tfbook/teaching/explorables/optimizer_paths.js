@@ -67,6 +67,8 @@ function levelLine(level, loss) {
   const at = (i, j) => [i * size - VIEW, j * size - VIEW, loss[j][i] - level];
   const pieces = [];
   for (let j = 0; j < GRID; j++) for (let i = 0; i < GRID; i++) {
+    const below = (loss[j][i] < level) + (loss[j][i + 1] < level) + (loss[j + 1][i] < level) + (loss[j + 1][i + 1] < level);
+    if (below === 0 || below === 4) continue; // most squares: no line passes
     const [a, b, c, d] = [at(i, j), at(i + 1, j), at(i + 1, j + 1), at(i, j + 1)];
     for (const corners of [[a, b, c], [a, c, d]]) {
       const cut = [];

@@ -13,7 +13,7 @@ one down. Writing begins behind 20 tokens, as the pass of :mod:`tfbook.experimen
 `gates` asks what makes the rest of a long text grow: the seconds that SiLU(gate) · up takes in all
 layers, on numbers of the shape that a text of so many tokens has there.
 
-Explained in: chapters/06_complexity, section "Reading a prompt, writing an answer".
+Explained in: chapters/06_complexity_deeper, section "When a conversation gets long".
 """
 
 from collections.abc import Callable, Iterator, Sequence

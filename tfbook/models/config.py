@@ -328,7 +328,7 @@ class TransformerConfig:
             [0.5, 100.0]
 
         Source: [williams2009roofline]
-        Explained in: chapters/06_complexity, section "Where memory goes".
+        Explained in: chapters/06_complexity, section "What training costs".
         """
         choices = {"bytes_per_number": bytes_per_number, "stores_weights": stores_weights}
         return sum(part.moved for part in self.parts(n, batch, m=m, past=past, **choices))
@@ -367,7 +367,7 @@ class TransformerConfig:
             [1821, 657]
 
         Source: [korthikanti2022reducing]
-        Explained in: chapters/06_complexity, section "Where memory goes".
+        Explained in: chapters/06_complexity, section "What training costs".
         """
         choices = {"mask_bytes": mask_bytes, "stores_weights": stores_weights}
         parts = self.parts(n, batch, m=m, bytes_per_number=bytes_per_number, **choices)

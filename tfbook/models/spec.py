@@ -35,7 +35,7 @@ class Part(NamedTuple):
         saved: bytes that training keeps of it for the backward pass, and no part before it does.
 
     Explained in: chapters/05_architecture_deeper, section "What the sizes add up to".
-    Explained in: chapters/06_complexity, section "Where memory goes".
+    Explained in: chapters/06_complexity, section "What training costs".
     """
 
     name: str

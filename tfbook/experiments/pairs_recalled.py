@@ -7,7 +7,7 @@ attention, linear attention with two kinds of features and with two widths of th
 that holds the last 16 pairs, and Linformer with 16 mixtures are each trained anew for every number
 of pairs; the log holds the share of right answers on fresh lists.
 
-Explained in: chapters/07_efficient_attention, section "Take the sum first".
+Explained in: chapters/07_efficient_attention, section "What a state forgets".
 """
 
 from collections.abc import Sequence

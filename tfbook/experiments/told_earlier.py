@@ -8,7 +8,7 @@ likeliest), of how many; the mean loss between a quarter of the text and the que
 a query sees on average, where that is counted; and for three ways the loss by position. Some ways
 then read texts of 1,024 tokens.
 
-Explained in: chapters/07_efficient_attention, section "Few pairs, chosen beforehand".
+Explained in: chapters/07_efficient_attention, section "How far a token reaches".
 """
 
 from collections.abc import Callable, Sequence

@@ -25,16 +25,15 @@ LIBRARY = {
 # two-small-models -------------------------------------------------------------------------------
 
 
-def by_pairs(plain, changed):
-    apart = [y - x for x, y in zip(plain, changed, strict=True)]
-    return statistics.mean(apart), statistics.stdev(apart) / math.sqrt(len(apart))
+def by_means(plain, changed):
+    variances = statistics.variance(plain) + statistics.variance(changed)
+    return statistics.mean(changed) - statistics.mean(plain), math.sqrt(variances / len(plain))
 
 
-def judged(train, plain, changed, seeds, difference=by_pairs):
+def judged(train, plain, changed, seeds, difference=by_means):
     """Judge two models by the seeds, with the difference and its error as one pleases."""
     by, error = difference(*([train(name, seed) for seed in seeds] for name in (plain, changed)))
-    times = abs(by) / error
-    return by, error, "clear" if times > 3 else "a suspicion" if times > 2 else "not seen"
+    return by, error, "clear" if abs(by) > 3 * error else "not clear"
 
 
 @right("two-small-models")
@@ -45,10 +44,9 @@ def models_judged(train, plain, changed, seeds):
 @right("two-small-models")
 def models_judged_by_tensors(train, plain, changed, seeds):
     losses = torch.tensor([[train(name, s) for s in seeds] for name in (plain, changed)]).double()
-    apart = losses[1] - losses[0]
-    by, error = apart.mean().item(), (apart.var() / len(seeds)).sqrt().item()
-    words = ("not seen", "not seen", "a suspicion", "clear")
-    return by, error, words[min(3, math.floor(abs(by / error)))]
+    by = (losses[1].mean() - losses[0].mean()).item()
+    error = (losses.var(1).sum() / len(seeds)).sqrt().item()
+    return by, error, "not clear" if abs(by / error) <= 3 else "clear"
 
 
 @wrong("two-small-models", "with every seed of the list")
@@ -66,10 +64,10 @@ def models_turned(train, plain, changed, seeds):
     return judged(train, changed, plain, seeds)
 
 
-@wrong("two-small-models", "how far single differences scatter")
+@wrong("two-small-models", "difference of two single runs varies")
 def models_by_single_runs(train, plain, changed, seeds):
     def single(one, other):
-        by, error = by_pairs(one, other)
+        by, error = by_means(one, other)
         return by, error * math.sqrt(len(one))
 
     return judged(train, plain, changed, seeds, single)
@@ -78,25 +76,33 @@ def models_by_single_runs(train, plain, changed, seeds):
 @wrong("two-small-models", "was divided by n")
 def models_as_populations(train, plain, changed, seeds):
     def population(one, other):
-        apart = [y - x for x, y in zip(one, other, strict=True)]
-        return statistics.mean(apart), statistics.pstdev(apart) / math.sqrt(len(apart))
+        variances = statistics.pvariance(one) + statistics.pvariance(other)
+        return by_means(one, other)[0], math.sqrt(variances / len(one))
 
     return judged(train, plain, changed, seeds, population)
 
 
-@wrong("two-small-models", "subtract run by run first")
-def models_as_independent(train, plain, changed, seeds):
-    def unpaired(one, other):
-        variances = statistics.variance(one) + statistics.variance(other)
-        return statistics.mean(other) - statistics.mean(one), math.sqrt(variances / len(one))
+@wrong("two-small-models", "Both are: their variances add up")
+def models_with_one_sure_mean(train, plain, changed, seeds):
+    def sure(one, other):
+        return by_means(one, other)[0], statistics.stdev(one) / math.sqrt(len(one))
 
-    return judged(train, plain, changed, seeds, unpaired)
+    return judged(train, plain, changed, seeds, sure)
+
+
+@wrong("two-small-models", "taken seed by seed")
+def models_in_pairs(train, plain, changed, seeds):
+    def paired(one, other):
+        apart = [y - x for x, y in zip(one, other, strict=True)]
+        return statistics.mean(apart), statistics.stdev(apart) / math.sqrt(len(apart))
+
+    return judged(train, plain, changed, seeds, paired)
 
 
 @wrong("two-small-models", "not with the number")
 def models_by_the_number(train, plain, changed, seeds):
     def numbered(one, other):
-        by, error = by_pairs(one, other)
+        by, error = by_means(one, other)
         return by, error / math.sqrt(len(one))
 
     return judged(train, plain, changed, seeds, numbered)
@@ -105,7 +111,7 @@ def models_by_the_number(train, plain, changed, seeds):
 @wrong("two-small-models", "take the root")
 def models_by_squares(train, plain, changed, seeds):
     def squared(one, other):
-        by, error = by_pairs(one, other)
+        by, error = by_means(one, other)
         return by, error**2
 
     return judged(train, plain, changed, seeds, squared)
@@ -114,13 +120,13 @@ def models_by_squares(train, plain, changed, seeds):
 @wrong("two-small-models", "compare its size with the error")
 def models_judged_by_sign(train, plain, changed, seeds):
     by, error, _ = judged(train, plain, changed, seeds)
-    return by, error, "clear" if by > 3 * error else "a suspicion" if by > 2 * error else "not seen"
+    return by, error, "clear" if by > 3 * error else "not clear"
 
 
 @wrong("two-small-models", "clear beyond three")
 def models_judged_early(train, plain, changed, seeds):
     by, error, _ = judged(train, plain, changed, seeds)
-    return by, error, "clear" if abs(by) > 2 * error else "not seen"
+    return by, error, "clear" if abs(by) > 2 * error else "not clear"
 
 
 # gates-with-room --------------------------------------------------------------------------------

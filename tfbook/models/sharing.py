@@ -3,7 +3,7 @@
 :func:`share` takes a list of layers and returns one that a config takes as any other; what is
 built of it holds each shared module once, and its account counts it once.
 
-Explained in: chapters/08_architectural_variants, section "Layers that share weights".
+Explained in: chapters/08_architectural_variants_deeper, section "Layers that share weights".
 """
 
 import re
@@ -40,7 +40,7 @@ class Shared(Spec):
         True
 
     Source: [lan2020albert]
-    Explained in: chapters/08_architectural_variants, section "Layers that share weights".
+    Explained in: chapters/08_architectural_variants_deeper, section "Layers that share weights".
     """
 
     spec: Spec
@@ -93,7 +93,7 @@ class SharedLayer(Layer):
         True
 
     Source: [lan2020albert]
-    Explained in: chapters/08_architectural_variants, section "Layers that share weights".
+    Explained in: chapters/08_architectural_variants_deeper, section "Layers that share weights".
     """
 
     _: KW_ONLY
@@ -142,7 +142,7 @@ def share(
         True
 
     Source: [lan2020albert], orders: [takase2023lessons]
-    Explained in: chapters/08_architectural_variants, section "Layers that share weights".
+    Explained in: chapters/08_architectural_variants_deeper, section "Layers that share weights".
     """
     check_list("layers", layers)
     for layer in layers:
@@ -179,7 +179,7 @@ def sharing_order(n_layers: int, n_unique: int, *, order: str = "sequence") -> l
         [0, 1, 2, 0, 1, 2, 2, 1, 0]
 
     Source: [takase2023lessons]
-    Explained in: chapters/08_architectural_variants, section "Layers that share weights".
+    Explained in: chapters/08_architectural_variants_deeper, section "Layers that share weights".
     """
     check_number("n_layers", n_layers, 1, 10_000, whole=True)
     check_number("n_unique", n_unique, 1, n_layers, whole=True)

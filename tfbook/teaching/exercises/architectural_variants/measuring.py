@@ -13,13 +13,13 @@ from tfbook.teaching.exercises._spec import Exercise, Wrong, expect_plain, parts
 def judge(
     train: Callable[[str, int], float], plain: str, changed: str, seeds: list[int]
 ) -> tuple[float, float, str]:
-    """Train two models, each with all seeds, and judge their difference.
+    """Train two models, each with all seeds, and judge the difference of their means.
 
     train: train(name, seed) trains the model of this name afresh and returns its loss.
     plain: name of the one model. changed: of the other. seeds: at least two.
-    Returns: by how much the loss changes, the mean over the seeds (below 0: the changed model is
-    better); the standard error of that mean, from the scatter of the differences seed by seed; and
-    "not seen" up to two standard errors, "a suspicion" up to three, "clear" beyond.
+    Returns: by how much the mean loss changes (below 0: the changed model is better); the standard
+    error of this difference, where each model varies as its own runs do; and "clear" beyond three
+    standard errors, else "not clear".
     """
     ...
 
@@ -65,7 +65,7 @@ def _runs_all(judge: Any) -> None:
 
 
 def _error(judge: Any) -> None:
-    """The mean of the differences, seed by seed, and its standard error."""
+    """The difference of the means, and its standard error."""
     plain, changed = [2.3, 2.1, 2.2, 2.6], [2.1, 2.0, 1.8, 2.2]
     seeds = [0, 1, 2, 3]
     losses = {
@@ -73,26 +73,29 @@ def _error(judge: Any) -> None:
         "changed": dict(zip(seeds, changed, strict=True)),
     }
     runs = {"losses": losses, "seeds": seeds}
-    apart = [y - x for x, y in zip(plain, changed, strict=True)]
-    change = _mean(apart)
-    expect_plain(_only(judge, 0), runs, change, "The first result is the mean of the differences.",
+    change, n = _mean(changed) - _mean(plain), len(seeds)
+    expect_plain(_only(judge, 0), runs, change,
+                 "The first result is the mean of the changed model less that of the plain one.",
                  mistakes={
         "The sign is turned: a changed model with a lower loss has a difference below 0.": -change,
     })  # fmt: skip
-    scatter, n = math.sqrt(_variance(apart)), len(apart)
-    unpaired = math.sqrt((_variance(plain) + _variance(changed)) / n)
-    expect_plain(_only(judge, 1), runs, scatter / math.sqrt(n),
-                 "The standard error is the scatter of the differences over the root of their "
-                 "number.",
+    both = _variance(plain) + _variance(changed)
+    apart = [y - x for x, y in zip(plain, changed, strict=True)]
+    expect_plain(_only(judge, 1), runs, math.sqrt(both / n),
+                 "The standard error is the root of the two variances, each over the number of "
+                 "seeds.",
                  mistakes={
-        "That is how far single differences scatter. Their mean scatters less: divide by the root "
-        "of the number of seeds.": scatter,
+        "That is how far the difference of two single runs varies. Means vary less: divide each "
+        "variance by the number of seeds.": math.sqrt(both),
         "The variance was divided by n. From a sample one divides the squares by n - 1.":
-            math.sqrt(_variance(apart, 0) / n),
-        "The scatter of each model was taken. What both models share by having the same seed drops "
-        "out if you subtract run by run first.": unpaired,
-        "The scatter falls with the root of the number of seeds, not with the number.": scatter / n,
-        "That is the square of the error: take the root.": scatter**2 / n,
+            math.sqrt((_variance(plain, 0) + _variance(changed, 0)) / n),
+        "Only one of the two means is taken as uncertain. Both are: their variances add up.":
+            math.sqrt(_variance(plain) / n),
+        "The differences were taken seed by seed. Take the standard deviation of either model, as "
+        "in (8.1).": math.sqrt(_variance(apart) / n),
+        "The error falls with the root of the number of seeds, not with the number.":
+            math.sqrt(both) / n,
+        "That is the square of the error: take the root.": both / n,
     })  # fmt: skip
 
 
@@ -100,24 +103,25 @@ def _word(judge: Any) -> None:
     """The verdict follows from how many standard errors it is, upwards or downwards."""
     seeds = [5, 6, 9]
     plain = dict(zip(seeds, (2.0, 2.1, 2.2), strict=True))
-    noise = dict(zip(seeds, (0.1, -0.1, 0.0), strict=True))
 
     def moved(by: float) -> dict[str, Any]:
-        changed = {seed: x + by + noise[seed] for seed, x in plain.items()}
+        changed = {seed: x + by for seed, x in plain.items()}
         return {"losses": {"A": plain, "B": changed}, "seeds": seeds}
 
-    # The standard error is 0.058 in all three.
+    # The standard error is 0.082 in all four.
+    expect_plain(_only(judge, 2), moved(0.3), "clear",
+                 "Beyond three standard errors the word is \"clear\".")  # fmt: skip
     expect_plain(_only(judge, 2), moved(-0.3), "clear",
                  "Beyond three standard errors the word is \"clear\".", mistakes={
         "A gain is a difference below 0, and this one is as large as a clear loss: compare its "
-        "size with the error.": "not seen",
+        "size with the error.": "not clear",
     })  # fmt: skip
-    expect_plain(_only(judge, 2), moved(0.14), "a suspicion",
-                 "Between two and three standard errors the words are \"a suspicion\".", mistakes={
+    expect_plain(_only(judge, 2), moved(0.2), "not clear",
+                 "Up to three standard errors the words are \"not clear\".", mistakes={
         "This difference is 2.4 standard errors. It is clear beyond three.": "clear",
     })  # fmt: skip
-    expect_plain(_only(judge, 2), moved(0.1), "not seen",
-                 "Up to two standard errors the words are \"not seen\".")  # fmt: skip
+    expect_plain(_only(judge, 2), moved(0.1), "not clear",
+                 "Up to three standard errors the words are \"not clear\".")  # fmt: skip
 
 
 TWO_SMALL_MODELS = Exercise(
@@ -128,10 +132,11 @@ TWO_SMALL_MODELS = Exercise(
     stub=judge,
     properties=(_runs_all, _error, _word),
     hints=(
-        "Begin with two lists of losses, one for each model. What has to be equal between them?",
-        "A lucky order of the text helps both models of a seed. In which number does it cancel?",
-        "`statistics.stdev` divides by n - 1, and the mean of n numbers scatters less than one of "
-        "them. The word depends on the size of the difference over its error, whatever the sign.",
+        "Begin with two lists of losses, one for each model. How long is either?",
+        "Either mean is uncertain by the variance of its runs, divided by their number. What "
+        "becomes of two variances when the means are subtracted?",
+        "`statistics.variance` divides by n - 1, as it should. The word depends on the size of the "
+        "difference over its error, whatever the sign.",
     ),
 )
 

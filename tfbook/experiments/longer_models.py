@@ -10,7 +10,7 @@ eight blocks. Each trains at two rates, because the best one depends on the mode
 The log holds the loss on 12,800 characters of another split in nats a character, one number for
 each seed, `losses[rate][name]`, and the number of parameters, `parameters[name]`.
 
-Explained in: chapters/05_architecture, section "What each part brings, and what it costs".
+Explained in: chapters/05_architecture, section "What each part brings".
 """
 
 import torch

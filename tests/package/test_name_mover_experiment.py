@@ -1,4 +1,4 @@
-"""The run behind "A circuit by patching": shares against the package's patching, and the log."""
+"""The run behind "From layers to heads": shares against the package's patching, and the log."""
 
 import pytest
 import torch

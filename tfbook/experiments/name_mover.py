@@ -24,7 +24,7 @@ first mention of the other one and on its second.
 by taking each embedding away. "found" says how many of the three names are among the three tokens
 of the largest size, "right" what the name that should follow gets, with its sign.
 
-Explained in: chapters/10_interpretability, section "A circuit by patching".
+Explained in: chapters/10_interpretability, section "From layers to heads".
 """
 
 from collections.abc import Callable, Sequence

@@ -174,7 +174,7 @@ def patched(model: nn.Module, changes: Mapping[str, Change]) -> AbstractContextM
         >>> bool((logits == logits[:, :1]).all())
         True
 
-    Explained in: chapters/10_interpretability, section "Exchange and see".
+    Explained in: chapters/10_interpretability, section "Activation patching".
     """
     known = taps(model)
     if not isinstance(changes, Mapping):

@@ -3,7 +3,7 @@
 Two prompts that differ in one token, the name that is repeated, stand side by side token by token,
 so that what passes in one can be put into the other.
 
-Explained in: chapters/10_interpretability, section "A circuit by patching".
+Explained in: chapters/10_interpretability, section "From layers to heads".
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class Prompts:
             and the "end".
         texts: the clean prompts as text.
 
-    Explained in: chapters/10_interpretability, section "A circuit by patching".
+    Explained in: chapters/10_interpretability, section "From layers to heads".
     """
 
     clean: Int[Tensor, "B N"]
@@ -92,7 +92,7 @@ def indirect_object_prompts(
             number below 1 or an unknown ``corrupt``.
 
     Source: [wang2022interpretability]
-    Explained in: chapters/10_interpretability, section "A circuit by patching".
+    Explained in: chapters/10_interpretability, section "From layers to heads".
     """
     if not isinstance(language, Pretrained):
         raise TypeError(f"language must be a Pretrained, got {type(language).__name__}")

@@ -284,7 +284,7 @@ class LogitParts(NamedTuple):
         values: what each wrote, (P, B).
         total: the logit, or the difference, as the model gives it, (B,).
 
-    Explained in: chapters/10_interpretability, section "A circuit by patching".
+    Explained in: chapters/10_interpretability, section "The answer as a sum".
     """
 
     names: tuple[str, ...]
@@ -363,7 +363,7 @@ def direct_logits(
         True
 
     Source: [elhage2021mathematical]
-    Explained in: chapters/10_interpretability, section "A circuit by patching".
+    Explained in: chapters/10_interpretability, section "The answer as a sum".
     """
     check_summed(model)
     blocks = list(model.stack.blocks)

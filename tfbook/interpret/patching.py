@@ -5,7 +5,7 @@ answers apart. An activation of the clean run that is put into the corrupted one
 clean answer back carried the difference, or enough of it. Path patching asks the same of a path:
 what a sender tells a receiver directly, while everything between them is held.
 
-Explained in: chapters/10_interpretability, section "A circuit by patching".
+Explained in: chapters/10_interpretability, section "Activation patching".
 """
 
 import math
@@ -57,7 +57,7 @@ class Site(NamedTuple):
             heads.
         places: which rows of the sequence; all when omitted. Of scores and patterns the queries.
 
-    Explained in: chapters/10_interpretability, section "A circuit by patching".
+    Explained in: chapters/10_interpretability, section "Activation patching".
     """
 
     tap: str
@@ -82,7 +82,7 @@ def head_site(layer: int, head: int, what: str = "z", places: Sequence[int] | No
         >>> head_site(3, 1, "k").tap
         'stack.blocks.3.mixer.k'
 
-    Explained in: chapters/10_interpretability, section "A circuit by patching".
+    Explained in: chapters/10_interpretability, section "From layers to heads".
     """
     check_number("layer", layer, 0, whole=True)
     check_number("head", head, 0, whole=True)
@@ -110,7 +110,7 @@ def patch_sites(
         TypeError: for a wrong type.
         ValueError: for a site that is not there; and, from the model's call, for another shape.
 
-    Explained in: chapters/10_interpretability, section "A circuit by patching".
+    Explained in: chapters/10_interpretability, section "Activation patching".
     """
     known = taps(model)
     _check_sites("sites", sites, known)
@@ -174,7 +174,7 @@ def logit_difference(
         tensor([2.])
 
     Source: [wang2022interpretability]
-    Explained in: chapters/10_interpretability, section "A circuit by patching".
+    Explained in: chapters/10_interpretability, section "Reading the stream".
     """
     check_float("logits", logits)
     if logits.ndim != 3 or 0 in logits.shape:
@@ -228,7 +228,7 @@ def activation_patching(
     Cost: two runs, three with a control, and one for each entry of ``sites``.
 
     Source: [wang2022interpretability], [vig2020investigating]
-    Explained in: chapters/10_interpretability, section "A circuit by patching".
+    Explained in: chapters/10_interpretability, section "Activation patching".
     """
     groups = _read_groups("sites", sites, taps(model))
     check_choice("direction", direction, DIRECTIONS)
@@ -290,7 +290,7 @@ def path_patching(
     Cost: two runs, and two for each entry of ``senders``.
 
     Source: [wang2022interpretability], [goldowskydill2023localizing]
-    Explained in: chapters/10_interpretability, section "A circuit by patching".
+    Explained in: chapters/10_interpretability_deeper, section "Path by path".
     """
     known, found = taps(model), attentions(model)
     groups = _read_groups("senders", senders, known)
@@ -407,7 +407,7 @@ def random_heads(
         TypeError: for a wrong type.
         ValueError: if there are not so many, or one of ``without`` is not there.
 
-    Explained in: chapters/10_interpretability, section "A circuit by patching".
+    Explained in: chapters/10_interpretability, section "The circuit as a whole".
     """
     found = attentions(model)
     check_heads("without", without, found)

@@ -5,7 +5,7 @@ number for each head, the mean over its queries. The queries are the last n of t
 behind a cache. Not counted are queries that are padding, and those that may look nowhere, whose
 rows are all 0.
 
-Explained in: chapters/10_interpretability, section "What heads look at".
+Explained in: chapters/10_interpretability, section "From layers to heads".
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def attention_distance(
         tensor([1.5000])
 
     Source: [dosovitskiy2021image]
-    Explained in: chapters/10_interpretability, section "What heads look at".
+    Explained in: chapters/10_interpretability_deeper, section "Distance and entropy".
     """
     return _mean(_distance(_read(patterns, mask)), each)
 
@@ -80,7 +80,7 @@ def entropy(
         tensor([[0.0000, 0.6931]])
 
     Source: [clark2019what]
-    Explained in: chapters/10_interpretability, section "What heads look at".
+    Explained in: chapters/10_interpretability_deeper, section "Distance and entropy".
     """
     return _mean(_entropy(_read(patterns, mask)), each)
 
@@ -113,7 +113,7 @@ def mass_next_to(
         tensor([0.3000])
 
     Source: [clark2019what], [voita2019analyzing]
-    Explained in: chapters/10_interpretability, section "What heads look at".
+    Explained in: chapters/10_interpretability, section "From layers to heads".
     """
     check_number("offset", offset, whole=True)
     return _mean(_next_to(_read(patterns, mask), offset), each)
@@ -138,7 +138,7 @@ def mass_first(
         tensor([0.6000])
 
     Source: [xiao2024efficient]
-    Explained in: chapters/10_interpretability, section "What heads look at".
+    Explained in: chapters/10_interpretability_deeper, section "What a sink hangs on".
     """
     rows = _read(patterns, mask)
     return _mean(_on(rows, _first(rows)), each)
@@ -174,7 +174,7 @@ def mass_on(
         tensor([0.7000])
 
     Source: [clark2019what], [xiao2024efficient]
-    Explained in: chapters/10_interpretability, section "What heads look at".
+    Explained in: chapters/10_interpretability, section "From layers to heads".
     """
     rows = _read(patterns, mask)
     return _mean(_on(rows, _read_keys("keys", keys, rows.weights)), each)
@@ -210,7 +210,7 @@ def head_table(
         (1.0, 0.0)
 
     Source: [clark2019what]
-    Explained in: chapters/10_interpretability, section "What heads look at".
+    Explained in: chapters/10_interpretability, section "From layers to heads".
     """
     check_tensor("patterns", patterns)
     if patterns.ndim != 5:
@@ -321,7 +321,7 @@ def weights_of(patterns: Float[Tensor, "*L N M"]) -> Float[Tensor, "*L N M"]:
         >>> weights_of(torch.eye(2).half()).dtype
         torch.float32
 
-    Explained in: chapters/10_interpretability, section "What heads look at".
+    Explained in: chapters/10_interpretability, section "From layers to heads".
     """
     check_float("patterns", patterns, min_dims=2)
     if 0 in patterns.shape:

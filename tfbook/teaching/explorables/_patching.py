@@ -42,7 +42,7 @@ def patching_grid(
         ValueError: if it is out of range, or numbers do not fit the names.
 
     Source: [wang2022interpretability], [vig2020investigating].
-    Explained in: chapters/10_interpretability, section "Exchange and see".
+    Explained in: chapters/10_interpretability, section "Activation patching".
     """
     if not isinstance(effects, Mapping):
         raise TypeError(f"effects must be a dictionary, got {type(effects).__name__}")

@@ -38,7 +38,7 @@ def pack_bytes(weights) -> tuple[list[int], bool, object]:
         TypeError: if weights are no tensor of floats.
         ValueError: for a shape that does not fit, or rows that do not sum to 1.
 
-    Explained in: chapters/10_interpretability, section "What heads look at".
+    Explained in: chapters/10_interpretability, section "From layers to heads".
     """
     import torch
 
@@ -83,7 +83,7 @@ def pretrained_attention(
         TypeError: if an argument is of another kind.
         ValueError: if it is out of range.
 
-    Explained in: chapters/10_interpretability, section "What heads look at".
+    Explained in: chapters/10_interpretability, section "From layers to heads".
     """
     model = one_of("model", *NAMES)(model)
     texts = _texts()[model]
@@ -188,7 +188,7 @@ def attention_script(model: str = "smollm2-135m") -> str:
     Raises:
         ValueError: if the model is another, or the script is too long.
 
-    Explained in: chapters/10_interpretability, section "What heads look at".
+    Explained in: chapters/10_interpretability, section "From layers to heads".
     """
     model = one_of("model", *NAMES)(model)
     script = f'(window.tfbookWeights ||= {{}})["attention-{model}"] = "{_file(model)}";\n'

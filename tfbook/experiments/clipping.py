@@ -1,10 +1,10 @@
 """Which of Adam's two means does a long gradient spoil?
 
-The decoder of `ingredients`, at the rate 0.01 with rise and fall, which gains most from clipping.
-Adam keeps a mean of gradients, m, which gives the direction of a step, and one of their squares, v,
-which gives its size. Here a gradient that is longer than 1 is shortened before it enters both
-("both"), one of them ("m", "v") or none ("none"); or each gradient, long or short, is brought to
-length 1 ("always 1"). Others clip both, at another length.
+The decoder of `ingredients`, at the rate 0.01 with warm-up and decay, which gains most from
+clipping. Adam keeps a mean of gradients, m, which gives the direction of a step, and one of their
+squares, v, which gives its size. Here a gradient that is longer than 1 is shortened before it
+enters both ("both"), one of them ("m", "v") or none ("none"); or each gradient, long or short, is
+brought to length 1 ("always 1"). Others clip both, at another length.
 
 The log holds the loss on 4,096 letters of the validation text in nats a letter at the end
 (`losses[name]`, a list over seeds) and the lengths of the gradients of the first 40 steps
@@ -43,7 +43,7 @@ SEEN, EPS = 40, 1e-8
 SMOKE = {"names": ("m", "always 1"), "seeds": (0,), "steps": 10}
 CARD = {
     **ingredients.CARD, "batch": "batches of {BATCH}",
-    "rate": "rate {rate:g}, rising and then falling",
+    "rate": "rate {rate:g}, with warm-up and decay",
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ The log holds for each run the loss on 4,096 letters of the validation text (nat
 each tenth of the run and on as many letters of the test text at its end, the longest gradient, four
 texts that it wrote and the share of known words among those of 32 texts, and the seconds it took.
 
-Explained in: chapters/11_training, section "The finished loop".
+Explained in: chapters/11_training, section "Which lines make the difference?".
 """
 
 import copy

@@ -8,7 +8,7 @@ clipping and without weight decay; and with a rise and a fall at 0.03.
 The log holds, for each loop, the loss on 4,096 letters of the validation text in nats a letter
 after each tenth of the run (`losses`, a list for each seed).
 
-Explained in: chapters/11_training, section "Rise and fall".
+Explained in: chapters/11_training, section "Warm-up and decay".
 """
 
 from tfbook.experiments import ingredients

@@ -1,9 +1,9 @@
 """Do weight decay and dropout help when a short text is read many times?
 
-The decoder of `ingredients` reads 2,000 batches, at the rate 0.01 with rise and fall, clipped. They
-come from the whole training text, or from its first 50,000 letters, which are then read 40 times.
-Each is trained without help, with weight decay (λ after AdamW's name for it), with dropout on the
-parts' outputs, and with both.
+The decoder of `ingredients` reads 2,000 batches, at the rate 0.01 with warm-up and decay,
+clipped. They come from the whole training text, or from its first 50,000 letters, which are then
+read 40 times. Each is trained without help, with weight decay (λ after AdamW's name for it), with
+dropout on the parts' outputs, and with both.
 
 The log holds the loss in nats a letter on 4,096 letters of the validation text after each tenth of
 the run (`losses[text][help]`, a list over seeds of lists), and on as many letters that were trained
@@ -34,7 +34,7 @@ HELP = {
 }  # fmt: skip
 TEXTS = {"short": 50_000, "whole": None}
 SMOKE = {"names": ("both",), "seeds": (0,), "steps": 10}
-CARD = {**ingredients.CARD, "batch": "batches of {BATCH}", "rate": "rate {rate:g}, rising, falling"}
+CARD = {**ingredients.CARD, "batch": "batches of {BATCH}", "rate": "rate {rate:g}, warm-up, decay"}
 
 
 def train(

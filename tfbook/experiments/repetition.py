@@ -6,7 +6,7 @@ how often each character is read: once, or 4, 16 or 64 times. The log holds the 
 that was never read, and on that which was.
 
 Source: [muennighoff2023scaling]
-Explained in: chapters/11_training, section "Train on your own text".
+Explained in: chapters/11_training_deeper, section "How often is a text read?".
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ letter) after every 10 steps as the faulty program itself reports them, the long
 the loss on the same held-out letters measured by a sound program at the end. `forgotten` is another
 run, with dropout, and its held-out loss with dropout off, and left on by mistake.
 
-Explained in: chapters/11_training, section "What to do".
+Explained in: chapters/11_training, section "Eight sick curves".
 """
 
 import torch

@@ -137,6 +137,7 @@ BUILT = {
     "translation": lambda m: of_log("translation"),
     "translator": lambda m: of_log("translator", "transformer"),
     "two_tokens": lambda m: count(*(m.Recaller(m.mixers_of(name)) for name in m.STACKS)),
+    "update_rules": lambda m: count(*map(m.Network, m.RULES)),
     "unmasking": lambda m: count(m.network(63, causal=True), m.Unmasker(63)),
     "valley": lambda m: {m.scaling.size_of(m.model_of(m.WIDTHS[-1]))[0]},
     "warmup": lambda m: count(m.begin("pre", 0), m.begin("post", 0)),

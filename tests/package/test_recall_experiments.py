@@ -13,13 +13,13 @@ from tfbook.experiments import (
     state_sizes,
     told_again,
     two_tokens,
+    update_rules,
 )
 from tfbook.recurrent import DeltaMixer, Mamba2Mixer
 
-RECALL, SHARE, COPYING = map(
-    experiments.log, ("associative_recall", "hybrid_share", "copying")
-)
+RECALL, SHARE, COPYING = map(experiments.log, ("associative_recall", "hybrid_share", "copying"))
 AGAIN_RECALL, TWO = map(experiments.log, ("recall_again", "two_tokens"))
+RULES = experiments.log("update_rules")
 SIZES, STORY, AGAIN = map(experiments.log, ("state_sizes", "new_story", "told_again"))
 
 
@@ -108,7 +108,8 @@ def test_states_are_of_equal_size():
 
 @pytest.mark.parametrize(
     "part",
-    [RECALL, *(SHARE[part] for part in ("joined", "apart", "apart_longer")), SIZES, STORY, AGAIN],
+    [RECALL, *(SHARE[part] for part in ("joined", "apart", "apart_longer")),
+     RULES, SIZES, STORY, AGAIN],
 )  # fmt: skip
 def test_the_rate_is_the_best_of_those_that_were_tried(part):
     for name, tried in part["rates"].items():
@@ -224,3 +225,61 @@ def test_a_short_run_is_the_same_again():
         for _ in range(2)
     )
     assert one == other
+
+
+def test_of_revised_facts_the_last_counts():
+    keys, values, asked, wanted = update_rules.revised_of(50, torch.Generator().manual_seed(3))
+    for row in range(len(keys)):
+        told = dict(zip(keys[row].tolist(), values[row].tolist(), strict=True))  # the last stays
+        assert all(keys[row].tolist().count(key) == update_rules.TOLD for key in told)
+        assert sorted(told) == sorted(asked[row].tolist())
+        assert [told[key] for key in asked[row].tolist()] == wanted[row].tolist()
+
+
+def test_of_a_new_story_only_what_follows_the_mark_is_asked_for():
+    keys, values, asked, wanted = update_rules.story_of(50, torch.Generator().manual_seed(3))
+    for row in range(len(keys)):
+        begin = keys[row].tolist().index(update_rules.MARK) + 1
+        told = dict(zip(keys[row, begin:].tolist(), values[row, begin:].tolist(), strict=True))
+        assert len(told) == update_rules.PEOPLE and sorted(told) == sorted(asked[row].tolist())
+        assert not set(told) & set(keys[row, :begin].tolist())  # other people
+        assert [told[key] for key in asked[row].tolist()] == wanted[row].tolist()
+
+
+@pytest.mark.parametrize("rule", update_rules.RULES[1:])
+def test_a_rule_computed_at_once_is_its_loop(rule):
+    torch.manual_seed(0)
+    memory, x, told = update_rules.Memory(rule), torch.randn(1, 7, update_rules.WIDTH), 5
+    with torch.no_grad():
+        q, k, v = memory.to_qkv(x)[0].chunk(3, dim=-1)
+        q, k = (torch.nn.functional.normalize(each, dim=-1) for each in (q, k))
+        keep, write = (each[0] for each in memory.chosen(x))
+        state, read = torch.zeros(update_rules.SIDE, update_rules.SIDE), []
+        for t in range(7):
+            if t < told:  # the others are questions, which leave the state alone
+                state = keep[t].exp() * state
+                there = k[t] @ state if "delta" in rule else 0.0
+                state = state + write[t] * torch.outer(k[t], v[t] - there)
+            read.append(q[t] @ state)
+        looped = torch.nn.functional.rms_norm(torch.stack(read), (update_rules.SIDE,))
+        torch.testing.assert_close(
+            memory(x, told)[0], memory.out_proj(looped), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_all_rules_hold_as_many_numbers_when_the_questions_begin():
+    told = update_rules.PEOPLE * update_rules.TOLD
+    assert {update_rules.numbers_of(rule, told) for rule in update_rules.RULES} == {256}
+
+
+def test_each_rule_does_what_it_was_made_for():
+    """Every seed of one side is beyond every seed of the other."""
+    once, story, revised = (
+        {rule: [run[place] for run in found] for rule, found in RULES["recall"].items()}
+        for place in (3, 4, 5)
+    )
+    states = [rule for rule in RULES["recall"] if rule != "attention"]
+    assert min(once["attention"]) > 0.99 > 0.8 > max(max(once[rule]) for rule in states)
+    assert min(story["Mamba-2"]) > max(story["linear attention"])
+    rest = [rule for rule in states if "delta" not in rule]
+    assert min(revised["delta rule"]) > max(max(revised[rule]) for rule in rest)

@@ -2460,8 +2460,15 @@ def check_variants(page):
 def check_hybrids(page):
     from tests.site import test_mixer_explorables as figures
 
+    state = page.locator('[data-module="delta_rule"]')
+    figures.check_delta(state.nth(0), "linear", first=20, second=65)
+    figures.check_delta(state.nth(1), first=20, second=65)
+
+
+def check_second_reading_of_hybrids(page):
+    from tests.site import test_mixer_explorables as figures
+
     figures.check_tree(page.locator('[data-module="scan_tree"]'), "hillis_steele", n=8)
-    figures.check_delta(page.locator('[data-module="delta_rule"]'), first=20, second=65)
 
 
 def check_interpretability(page):
@@ -2518,6 +2525,7 @@ CHAPTERS = {
     "07_efficient_attention": check_efficient,
     "08_architectural_variants": check_variants,
     "09_hybrids": check_hybrids,
+    "09_hybrids_deeper": check_second_reading_of_hybrids,
     "10_interpretability": check_interpretability,
     "10_interpretability_deeper": check_second_reading_of_interpretability,
     "11_training": check_training,

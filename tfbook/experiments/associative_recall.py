@@ -31,7 +31,7 @@ after the sequences; how many `parameters` there are; and `long`, with `recall[n
 `curve[name]` of the longer runs.
 
 Source: [arora2023zoology]
-Explained in: chapters/09_hybrids, section "Associative recall".
+Explained in: chapters/09_hybrids_deeper, section "Whole layers compared".
 """
 
 from collections.abc import Callable, Sequence

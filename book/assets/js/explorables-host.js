@@ -1,7 +1,6 @@
-// Gives explorables a life without a kernel. Each module is a string in _static/explorables/NAME.js
-// (a classic script, as pages from a disk load no modules), imported from a blob, with a model as
-// anywidget's. A figure wakes when it is near the screen, one in each pause of the browser.
-// Without scripts, or if it fails, the text stays.
+// Gives explorables a life without a kernel. A module is a string in _static/explorables/NAME.js (from
+// a disk pages load no modules), imported from a blob, with a model as anywidget's. A figure wakes
+// near the screen, one in each pause; one above all sections is fetched at once. If it fails, the text stays.
 (() => {
   const base = new URL("explorables/", document.currentScript.src.replace(/_static\/.*/, "_static/"));
   const loading = {};
@@ -68,16 +67,15 @@
     if (waiting.push(host) === 1) pause(next, { timeout: 300 });
   };
   const watch = () =>
-    document.querySelectorAll(".tfbook-explorable:not([data-called])").forEach((host) => near.observe(host));
-  // The module of a figure above the first section is fetched while the page is laid out.
-  const ahead = () => {
-    const first = document.querySelector(".tfbook-explorable");
-    if (first && !first.closest(".bd-article > section > section")) load(first.dataset.module).catch(() => {});
-  };
-  const begin = () => (ahead(), watch());
+    document.querySelectorAll(".tfbook-explorable:not([data-called])").forEach((e) => near.observe(e));
   document.addEventListener("tfbook-filled", watch);
   document.addEventListener("tfbook-wake", ({ target }) => call(target));
 
+  const begin = () => {
+    const first = document.querySelector(".tfbook-explorable");
+    if (first && !first.closest("section section")) load(first.dataset.module).catch(() => {});
+    watch();
+  };
   if (document.readyState === "loading") addEventListener("DOMContentLoaded", begin);
   else begin();
 })();

@@ -6,7 +6,8 @@ pytestmark = pytest.mark.browser
 
 CHAPTER = "chapters/02_attention.html"
 SECTIONS = ".bd-article > section > :is(section, :nth-child(n + 6))"
-# How many pieces below the first screen stood on the page when it was read, and at each frame after it.
+# How many pieces below the first screen stood on the page when it was read, and at each
+# frame after it.
 NOTES = """() => {
     window.frames = [];
     const note = () => {

@@ -25,7 +25,7 @@ QUERIES = {
     "residual stream": ("residual stream", GLOSSARY),
     "attention sink": ("attention sink", GLOSSARY),
     "speculative decoding": ("speculative decoding", GLOSSARY),
-    "learning rate warm-up": ("warm-up", GLOSSARY),
+    "learning rate warm-up": ("Warm-up and decay", "chapters/11_training"),
     "roofline": ("roofline", GLOSSARY),
     "BLEU": ("BLEU", GLOSSARY),
     "dropout": ("dropout", GLOSSARY),

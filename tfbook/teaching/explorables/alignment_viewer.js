@@ -80,6 +80,7 @@ export default {
         const on = forward ? t === word : s === word;
         if (w < (on ? 0.01 : 0.1)) return null;
         const [from, to] = [above[s], below[t]];
+        if (!from.width || !to.width) return null; // a chip that is not shown has no place
         return h("line", {
           class: on ? "tfx-strand tfx-on" : "tfx-strand", "stroke-width": 0.75 + 7 * w,
           x1: from.right - home.left, y1: from.top + from.height / 2 - home.top,

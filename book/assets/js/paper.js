@@ -73,7 +73,8 @@
 
   const numbers = (fold) => {
     const [measured, ...rest] = [...fold.childNodes];
-    const told = make("span", { class: "tfbook-claim-numbers" }, ...measured.childNodes, " (", ...rest, ")");
+    const says = measured.querySelector(".tfbook-claim-measured") ? [...measured.childNodes, " "] : []; // or just "numbers"
+    const told = make("span", { class: "tfbook-claim-numbers" }, ...says, "(", ...rest, ")");
     each(told, ".tfbook-claim-wrong", (wrong) => wrong.removeAttribute("style"));
     const before = rest[0];
     if (before?.nodeType === Node.TEXT_NODE) before.data = before.data.trimStart();

@@ -4,8 +4,9 @@ The question behind `ladder` and `depth`, whose runs have 200 steps: is a part w
 or is it only learned sooner? Models of `ladder` and `depth` learn from 1,500 batches each: one
 without a layer; one and two attentions that replace what they read, and that are added to it; six
 added attentions; two attentions, each with a feed-forward network behind it, of nearly as many
-parameters; the same with norms, a GPT of two blocks; the same as a LLaMA; and GPTs of four and of
-eight blocks. Each trains at two rates, because the best one depends on the model.
+parameters; the same with norms, a GPT of two blocks; six attentions with norms, of as many
+parameters; the GPT as a LLaMA; and GPTs of four and of eight blocks. Each trains at two rates,
+because the best one depends on the model.
 
 The log holds the loss on 12,800 characters of another split in nats a character, one number for
 each seed, `losses[rate][name]`, and the number of parameters, `parameters[name]`.
@@ -18,7 +19,15 @@ from torch import nn
 
 from tfbook import data
 from tfbook.experiments import ladder
-from tfbook.experiments.depth import BATCH, CONTEXT, WIDTH, Characters, Wired, learn  # noqa: F401
+from tfbook.experiments.depth import (  # noqa: F401 - the card names the constants
+    BATCH,
+    CONTEXT,
+    WIDTH,
+    CausalAttention,
+    Characters,
+    Wired,
+    learn,
+)
 
 __all__ = ["MODELS", "RATES", "SMOKE", "model_of", "run", "train"]
 
@@ -41,7 +50,12 @@ FROM_LADDER = (
     "GPT",
     "LLaMA",
 )
-DEEPER = {"GPT, 4 blocks": 4, "GPT, 8 blocks": 8}
+# Further models with pre-norm: the parts in a row, each with a norm before it.
+DEEPER = {
+    "6 attentions, norms": [CausalAttention] * 6,
+    "GPT, 4 blocks": ladder.PAIR * 4,
+    "GPT, 8 blocks": ladder.PAIR * 8,
+}
 MODELS = (*FROM_LADDER, *DEEPER)
 
 
@@ -49,7 +63,7 @@ def model_of(name: str, vocabulary: int) -> nn.Module:
     """Return an untrained model, its linear maps as PyTorch starts them."""
     if name in FROM_LADDER:
         return ladder.model_of(name, vocabulary)
-    layers = [Wired(part(), "pre") for _ in range(DEEPER[name]) for part in ladder.PAIR]
+    layers = [Wired(part(), "pre") for part in DEEPER[name]]
     made = Characters(vocabulary, [*layers, nn.LayerNorm(WIDTH)])
     for part in made.modules():
         if isinstance(part, nn.Linear):

@@ -64,7 +64,8 @@ def lines(
         ylim: Smallest and largest y.
         ends: True; or label of a curve or of points → name of its colour (as in a `Drawing`), None
             for the next one of the cycle. A label may have several lines.
-        muted: Labels of curves that are drawn thin, and named small: what the new one is seen with.
+        muted: Labels of curves that are drawn thin, and named in thin letters: what the new one is
+            seen with.
 
     Raises:
         TypeError: if an argument is not made of numbers.
@@ -110,7 +111,7 @@ def lines(
             mark = {"marker": "D" if alone else "o", "ms": 7 if alone else 4.5}
             ax.plot(px, py, ls="", color=SOFT_INK, label=k, zorder=4 if alone else 1, **mark)
             if alone and ends and k not in ends:
-                ax.annotate(k, (px[0], py[0]), (7, 5), textcoords="offset points", fontsize=11,
+                ax.annotate(k, (px[0], py[0]), (7, 5), textcoords="offset points", fontsize=12,
                             color=SOFT_INK)  # fmt: skip
         for k, level in (levels or {}).items():
             ax.axhline(level, color=SOFT_INK, lw=1.4, ls=(0, (1, 2)), label=k)
@@ -252,6 +253,7 @@ def bars(
     if horizontal is None:
         horizontal = max(map(len, labels)) > max(4, 40 // n)
     thick = 0.78 / len(groups)
+    upright = values and not horizontal and n * len(groups) > 8  # numbers that stand on their bars
     size = (WIDTH, 1.5 + n * max(0.42, 0.3 * len(groups))) if horizontal else None
     fig, ax = figure(size=size)
     hatches = ["", "///", "...", "xx"]
@@ -265,9 +267,9 @@ def bars(
             }  # fmt: skip
             drawn = ax.barh(at, h, thick, **look) if horizontal else ax.bar(at, h, thick, **look)
             if values:
-                small = 12 if n * len(groups) <= 8 else 10.5
                 texts = [number_text(v, digits) for v in h]
-                ax.bar_label(drawn, texts, padding=3, fontsize=small, color=INK)
+                turned = 90 if upright else 0
+                ax.bar_label(drawn, texts, padding=3, fontsize=12, color=INK, rotation=turned)
         place, name = (
             (ax.set_yticks, ax.set_ylabel) if horizontal else (ax.set_xticks, ax.set_xlabel)
         )
@@ -275,7 +277,7 @@ def bars(
         name(xlabel or "")
         (ax.set_xlabel if horizontal else ax.set_ylabel)(ylabel)
         ax.grid(False, axis="y" if horizontal else "x")
-        ax.margins(**{"x" if horizontal else "y": 0.14})
+        ax.margins(**{"x" if horizontal else "y": 0.3 if upright else 0.14})
         (ax.axvline if horizontal else ax.axhline)(0, color="#8b929b", lw=0.9)
         if horizontal:
             ax.invert_yaxis()
@@ -313,18 +315,18 @@ def _name_ends(ax, ends, muted, levels, marks) -> None:
     for at, end, words, color, small in named:
         ax.annotate(
             words, (1, end), (1.045, at), "axes fraction", "axes fraction", va="center",
-            color=color, fontsize=11 if small else 12, fontweight="normal" if small else "bold",
+            color=color, fontsize=12, fontweight="normal" if small else "bold",
             linespacing=1.15, arrowprops={"arrowstyle": "-", "color": color, "lw": 0.9,
                                           "shrinkA": 1, "shrinkB": 3, "relpos": (0, 0.5)},
         )  # fmt: skip
     for words, y in levels.items():
         left = _is_crowded(ax, y, 0.55, 1) and not _is_crowded(ax, y, 0, 0.45)
         ax.annotate(words, (0.01 if left else 0.99, y), (0, 3), ("axes fraction", "data"),
-                    "offset points", ha="left" if left else "right", fontsize=11,
+                    "offset points", ha="left" if left else "right", fontsize=12,
                     color=SOFT_INK)  # fmt: skip
     for words, x in marks.items():
         ax.annotate(words, (x, 0.99), (4, 0), ("data", "axes fraction"), "offset points",
-                    va="top", fontsize=11, color=SOFT_INK)  # fmt: skip
+                    va="top", fontsize=12, color=SOFT_INK)  # fmt: skip
 
 
 def _is_crowded(ax, y: float, left: float, right: float) -> bool:

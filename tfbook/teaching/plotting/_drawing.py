@@ -36,7 +36,7 @@ TONES = {
     "ochre": "#866200",
     "grey": "#59626d",
 }
-SIZES = {"small": 10.5, "normal": 12, "large": 14}
+SIZES = {"small": 12, "normal": 12, "large": 14}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Pictures of matrices and tensors as coloured cells."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -127,10 +128,12 @@ def heatmap(
             if values:
                 for i, j in np.argwhere(allowed):
                     shade = _luminance(cmap((a[i, j] - low) / (high - low)))
+                    words = number_text(a[i, j], digits)
+                    if m * n_cols > 8:  # narrow cells: .25 for 0.25
+                        words = re.sub(r"^([-−]?)0\.", r"\1.", words)
                     ax.text(
-                        j + 0.5, i + 0.5, number_text(a[i, j], digits), ha="center", va="center",
+                        j + 0.5, i + 0.5, words, ha="center", va="center", fontsize=12,
                         color="white" if shade < 0.3 else INK,
-                        fontsize=12 if m * n_cols <= 8 else 10,
                     )  # fmt: skip
             ax.set_aspect("auto" if values else "equal")
             ax.invert_yaxis()
@@ -213,7 +216,7 @@ def tensor_picture(
                     if values and s == 0:
                         ax.text(
                             at[0] + 0.575, at[1] + 0.5, number_text(sheets[s, i, j], digits),
-                            ha="center", va="center", fontsize=11.5,
+                            ha="center", va="center", fontsize=12,
                             color="white" if _luminance(color) < 0.3 else INK,
                         )  # fmt: skip
         arrow = {"arrowstyle": "<->", "color": SOFT_INK, "lw": 1.2, "shrinkA": 0, "shrinkB": 0}

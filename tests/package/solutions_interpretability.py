@@ -222,7 +222,7 @@ def grid_of_noise(layers, read, clean, corrupted):
     return 1 - grid(layers, read, corrupted, clean)
 
 
-@wrong("patching-grid", "stays exchanged")
+@wrong("patching-grid", "stays patched")
 def grid_that_keeps(*given):
     return grid(*given, fresh=False)
 

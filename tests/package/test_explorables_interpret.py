@@ -120,9 +120,9 @@ def test_the_largest_are_those_of_a_sorted_tensor(kit):
 
 
 @check
-def test_its_words_say_what_was_exchanged_and_what_came_of_it(kit):
+def test_its_words_say_what_was_patched_and_what_came_of_it(kit):
     words = " ".join(repr(grid(kit, chosen=(1, 2), unit="bits")).split())
-    assert "Exchanged: stream, layer 1, token “Mary” (2). What came of it: -0.75 (bits)" in words
+    assert "Patched: stream, layer 1, token “Mary” (2). What came of it: -0.75 (bits)" in words
     assert "number 2 of 6 by size" in words
     assert "attention: layer 1, token “Mary” (2): 0.5; layer 1, token space (1): 0.4" in words
     other = repr(grid(kit, columns=["0.1", "0.2", "1.0"], column_name="head", row_name="word"))

@@ -155,7 +155,7 @@ def test_grid_follows_the_keyboard(visit):
     control(page, "chosen[1]").press("ArrowRight")
     control(page, "chosen[1]").press("ArrowRight")
     check_patching(page, chosen=(5, 2))
-    said = page.get_by_text("Exchanged: stream, layer 5, token “and” (2). What came of it:")
+    said = page.get_by_text("Patched: stream, layer 5, token “and” (2). What came of it:")
     said.wait_for()
     control(page, "kind", "stream").press("ArrowRight")
     check_patching(page, kind="attention", chosen=(5, 2))

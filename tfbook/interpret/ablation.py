@@ -4,7 +4,7 @@ What is switched off has to be replaced by something. Zeros are the simplest, bu
 seen them; the mean over other texts leaves what is always there; another text's values leave all
 statistics as they were and take only what this text said.
 
-Explained in: chapters/10_interpretability, section "Switching heads off".
+Explained in: chapters/10_interpretability_deeper, section "Switching heads off".
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -88,7 +88,7 @@ def ablated(
         True
 
     Source: [michel2019sixteen], by other rows' values: [wang2022interpretability]
-    Explained in: chapters/10_interpretability, section "Switching heads off".
+    Explained in: chapters/10_interpretability_deeper, section "Switching heads off".
     """
     check_heads("heads", heads, attentions(model))
     blocks = model.stack.blocks
@@ -216,7 +216,7 @@ def head_effects(
     Cost: L · H + 1 losses.
 
     Source: [michel2019sixteen]
-    Explained in: chapters/10_interpretability, section "Switching heads off".
+    Explained in: chapters/10_interpretability_deeper, section "Switching heads off".
     """
     n_layers, n_heads = head_table(model)
     check_callable("loss", loss)
@@ -260,7 +260,7 @@ def head_importance(
     Cost: one forward and one backward pass; weights get no gradients.
 
     Source: [michel2019sixteen]
-    Explained in: chapters/10_interpretability, section "Switching heads off".
+    Explained in: chapters/10_interpretability_deeper, section "Switching heads off".
     """
     n_layers, _ = head_table(model)
     check_callable("losses", losses)
@@ -301,7 +301,7 @@ def prune_order(importance: Float[Tensor, "L H"]) -> list[Head]:
         [(1, 0), (0, 1), (1, 1), (0, 0)]
 
     Source: [michel2019sixteen]
-    Explained in: chapters/10_interpretability, section "Switching heads off".
+    Explained in: chapters/10_interpretability_deeper, section "Switching heads off".
     """
     check_float("importance", importance)
     if importance.ndim != 2:
@@ -333,7 +333,7 @@ def pruned(model: nn.Module, heads: Sequence[Head]) -> AbstractContextManager[No
         ValueError: for a head that is not there, or is named twice.
 
     Source: [michel2019sixteen]
-    Explained in: chapters/10_interpretability, section "Switching heads off".
+    Explained in: chapters/10_interpretability_deeper, section "Switching heads off".
     """
     found = attentions(model)
     check_heads("heads", heads, found)

@@ -1,11 +1,11 @@
-"""patching_grid: what came of each exchange of an activation, as a map of places."""
+"""patching_grid: what came of each patch of an activation, as a map of places."""
 
 import math
 from collections.abc import Mapping, Sequence
 
 from tfbook.teaching.explorables._base import Explorable, matrix, one_of, wrapped
 
-TITLE = "What came of each exchange"
+TITLE = "What came of each patch"
 MAX_KINDS, MAX_PLACES, MAX_CELLS, NAMED = 4, 40, 4000, 5
 QUOTED = ("token", "word", "character")  # names of such an axis are words of a text
 UNSEEN = {" ": "space", "\n": "line break", "\t": "tab", "": "nothing"}
@@ -21,9 +21,9 @@ def patching_grid(
     chosen: Sequence[int] = (0, 0),
     unit: str = "share of the difference",
 ) -> Explorable:
-    """Return a map of effects, one for each place where an activation was exchanged.
+    """Return a map of effects, one for each place where an activation was patched.
 
-    The reader chooses a kind of activation and a place. The figure says what came of this exchange,
+    The reader chooses a kind of activation and a place. The figure says what came of this patch,
     how the place stands among all of its kind, and draws its row and its column as bars. All kinds
     share one scale of colours. Numbers are kept with four digits.
 
@@ -84,7 +84,7 @@ def patching_grid(
         )
         return wrapped(f"""{TITLE}
 
-        Exchanged: {now["kind"]}, {place(now["chosen"])}. What came of it: {found["effect"]:.3g}
+        Patched: {now["kind"]}, {place(now["chosen"])}. What came of it: {found["effect"]:.3g}
         ({unit}), number {found["rank"]} of {math.prod(sizes)} by size.
 
         The largest of each kind ({unit}): {told}

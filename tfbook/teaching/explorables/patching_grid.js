@@ -17,7 +17,7 @@ export default {
     const [low, high] = [Math.min(0, ...numbers), Math.max(0, ...numbers)];
     const reach = Math.max(-low, high), span = reach ? [low, high] : [0, 1];
 
-    const kind = options(model, "kind", "What is exchanged", kinds.map((k) => [k, k]));
+    const kind = options(model, "kind", "What is patched", kinds.map((k) => [k, k]));
     kind.node.hidden = kinds.length < 2;
     const capital = (text) => text[0].toUpperCase() + text.slice(1);
     const sliders = axes.map((axis, a) => {
@@ -62,7 +62,7 @@ export default {
         chip.replaceChildren(`${place([r, c])}: `, number.node);
         chip.onclick = () => choose(r, c);
       });
-      said.set(`Exchanged: ${now}, ${place([i, j])}. What came of it: ${show(x, 3)} (${data.unit}), number ${nth} of ${cells.length} by size.`);
+      said.set(`Patched: ${now}, ${place([i, j])}. What came of it: ${show(x, 3)} (${data.unit}), number ${nth} of ${cells.length} by size.`);
     };
     const stop = follow(model, ["kind", "chosen"], draw);
     return () => {

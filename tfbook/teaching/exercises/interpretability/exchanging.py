@@ -74,9 +74,9 @@ def _grid(
 _SLIPS = {
     "turned": "Clean and corrupted are exchanged: the clean run got a corrupted row. Here the "
               "corrupted run gets a clean one.",
-    "stays": "A row that was exchanged stays exchanged for the next one. Start each run from a "
+    "stays": "A row that was patched stays patched for the next one. Start each run from a "
              "fresh copy.",
-    "behind": "The row was exchanged after layer l, not in what enters it.",
+    "behind": "The row was patched after layer l, not in what enters it.",
     "embedding": "The row was taken from what enters the first layer. It should be the clean run's "
                  "stream of the same depth.",
     "bare": "The difference is not divided: 1 should mean that all of the clean answer came back.",
@@ -124,7 +124,7 @@ PATCHING_GRID = Exercise(
     hints=(
         "Run both prompts once and keep what enters each layer. Which number does `read` give for "
         "each?",
-        "For one cell: copy the corrupted stream that enters layer l, exchange one row of the "
+        "For one cell: copy the corrupted stream that enters layer l, patch one row of the "
         "copy, and run the layers that are left.",
         "Two loops, over layers and rows; inside, a third one, `for layer in layers[l:]`. The last "
         "step brings each number to a share.",

@@ -63,7 +63,7 @@ def accept_probability(p: Float[Tensor, "*B V"], q: Float[Tensor, "*B V"]) -> Te
         tensor([0.4000, 1.0000])
 
     Source: [leviathan2023fast], [chen2023accelerating]
-    Explained in: chapters/12_generation, section "Guess ahead and check".
+    Explained in: chapters/12_generation, section "When guesses are drawn".
     """
     _check_pair(p, q)
     return torch.where(q > 0, p / q, 1.0).clamp(max=1.0)
@@ -90,7 +90,7 @@ def residual_distribution(p: Float[Tensor, "*B V"], q: Float[Tensor, "*B V"]) ->
         tensor([0.0000, 0.6667, 0.3333])
 
     Source: [leviathan2023fast], [chen2023accelerating]
-    Explained in: chapters/12_generation, section "Guess ahead and check".
+    Explained in: chapters/12_generation, section "When guesses are drawn".
     """
     _check_pair(p, q)
     more = (p - q).clamp(min=0)

@@ -11,7 +11,8 @@ from repofiles import findings, named
 from tfbook.teaching import explain, predict, quiz
 from tfbook.teaching.explorables import _questions
 
-NOTEBOOKS = named(".ipynb", under="chapters")
+# A starting notebook has the questions of its lab, without the outputs.
+NOTEBOOKS = [p for p in named(".ipynb", under="chapters") if p.parent.name != "start"]
 ASKS = {"quiz": quiz, "predict": predict, "explain": explain}
 
 

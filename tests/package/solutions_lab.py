@@ -512,6 +512,7 @@ class Parts(nn.Module):
         blocks = [block()] * n_layers if shared else [block() for _ in range(n_layers)]
         self.blocks, self.norm = nn.ModuleList(blocks), RMSNorm(d_model)
         self.head = nn.Linear(d_model, vocab_size, bias=False)
+        nn.init.normal_(self.head.weight, std=std)
         self.extra = nn.Linear(d_model, d_model) if unused else None
         if tied:
             self.head.weight = self.embed.weight
@@ -585,9 +586,33 @@ def decoder_without_positions(*sizes):
     return Parts(*sizes, rotary=False)
 
 
-@wrong("lab-decoder", "far from ln 63")
+@wrong("lab-decoder", "within 0.1 of ln 63")
 def decoder_loud(*sizes):
     return Parts(*sizes, std=1.0, tied=True)
+
+
+class Default(Parts):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.head.reset_parameters()
+
+
+@wrong("lab-decoder", "prefers some characters before it has read any text")
+def decoder_default_head(*sizes):
+    return Default(*sizes)
+
+
+class Tuples(Parts):
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+@wrong("lab-decoder", "`x, _ = block(x)`")
+def decoder_keeps_state(*sizes):
+    return Tuples(*sizes)
 
 
 @wrong("lab-decoder", "Is `n_layers` used")
@@ -848,6 +873,16 @@ def loss_reads_all(model, batch):
     return F.cross_entropy(model(batch)[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
 
 
+@wrong("lab-loss", "make one list of all B · N places")
+def loss_unflattened(*case):
+    return ce(*case, change=lambda z, x, y: (z, y))
+
+
+@wrong("lab-loss", "make one list of all B · N places")
+def loss_targets_unflattened(*case):
+    return ce(*case, change=lambda z, x, y: (z.flatten(0, 1), y))
+
+
 @wrong("lab-loss", "carries no gradient")
 def loss_item(model, batch):
     return loss_flat(model, batch).detach()
@@ -897,6 +932,7 @@ def loop(
     step=True,
     batch=lambda i: i,
     mode=True,
+    clear=lambda i: True,
     value=lambda value, later: value,
     kept=lambda losses: losses,
 ):
@@ -906,7 +942,8 @@ def loop(
     for i in range(steps):
         now = batches(batch(i))
         found = loss(model, now)
-        optimizer.zero_grad()
+        if clear(i):
+            optimizer.zero_grad()
         found.backward()
         if step:
             optimizer.step()
@@ -927,6 +964,37 @@ def train_never_steps(*case):
 @wrong("lab-train", "did not fall by a third")
 def train_slowly(*case):
     return loop(*case, slower=1e-4)
+
+
+@wrong("lab-train", "they were added up from step to step")
+def train_adds_gradients(*case):
+    return loop(*case, clear=lambda i: False)
+
+
+@wrong("lab-train", "they were added up from step to step")
+def train_clips_what_it_has_added(model, loss_of, batches, steps, rate):
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=rate), []
+    model.train()
+    for i in range(steps):
+        loss = loss_of(model, batches(i))
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@right("lab-train")
+def train_clears_afterwards(model, loss_of, batches, steps, rate):
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=rate), []
+    model.train()
+    for i in range(steps):
+        loss = loss_of(model, batches(i))
+        loss.backward()
+        optimizer.step()
+        model.zero_grad(set_to_none=False)
+        losses.append(loss.item())
+    return losses
 
 
 @wrong("lab-train", "learn it by heart")
@@ -1154,7 +1222,7 @@ def write(
     cut=lambda ids, context: ids[-context:],
     row=-1,
     grow=True,
-    chances=lambda z, t: (z / t).softmax(-1),
+    chances=lambda z, t: (z / t).softmax(-1) if t else (z == z.max()).double(),
     take=None,
 ):
     """Write a text with one of the choices replaced."""
@@ -1179,10 +1247,20 @@ def sample_by_sums(model, prompt, n, temperature, context, generator):
     ids = list(prompt)
     for _ in range(n):
         logits = model(torch.tensor(ids[-context:])[None])[0, -1]
-        sums = (logits.double() / temperature).softmax(-1).cumsum(-1)
+        sums = (logits.double() / max(temperature, 1e-9)).softmax(-1).cumsum(-1)
         spot = torch.rand((), generator=generator) * sums[-1]
         ids.append(min(int((sums < spot).sum()), len(sums) - 1))
     return ids
+
+
+@wrong("lab-sample", "divides the logits by 0")
+def sample_divides_by_zero(*case):
+    return write(*case, chances=lambda z, t: (z / t).softmax(-1))
+
+
+@wrong("lab-sample", "At temperature 0 the most likely character is to be taken")
+def sample_draws_when_cold(*case):
+    return write(*case, chances=lambda z, t: (z / (t or 1.0)).softmax(-1))
 
 
 @wrong("lab-sample", "The prompt is missing")

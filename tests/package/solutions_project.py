@@ -222,18 +222,18 @@ def grouped(model, kind):
 
 
 @right("project-groups")
-def groups_kinds(model, head_lr, body_lr, decay):
+def groups_kinds(model, fresh, fresh_lr, body_lr, decay):
     def kind(name, p):
-        rates = head_lr if name.startswith("head.") else body_lr, decay if p.ndim >= 2 else 0.0
+        rates = fresh_lr if name in fresh else body_lr, decay if p.ndim >= 2 else 0.0
         return rates if p.requires_grad else None
 
     return grouped(model, kind)
 
 
 @right("project-groups")
-def groups_single(model, head_lr, body_lr, decay):
+def groups_single(model, fresh, fresh_lr, body_lr, decay):
     return [
-        {"params": [p], "lr": head_lr if name.split(".")[0] == "head" else body_lr,
+        {"params": [p], "lr": fresh_lr if name in set(fresh) else body_lr,
          "weight_decay": decay * (p.ndim > 1)}
         for name, p in model.named_parameters() if p.requires_grad
     ]
@@ -243,8 +243,11 @@ def grouping(message):
     """Keep a wrong answer about the kinds."""
 
     def keep(function):
-        def rate_groups(model, head_lr, body_lr, decay):
-            return grouped(model, lambda name, p: function(name, p, head_lr, body_lr, decay))
+        def rate_groups(model, fresh, fresh_lr, body_lr, decay):
+            def rate(new=fresh_lr, old=body_lr, *, which=lambda name: name in fresh):
+                return lambda name: new if which(name) else old
+
+            return grouped(model, lambda name, p: function(name, p, rate, decay))
 
         rate_groups.__name__ = function.__name__
         wrong("project-groups", message)(rate_groups)
@@ -253,56 +256,161 @@ def grouping(message):
     return keep
 
 
-def rate(name, head_lr, body_lr):
-    return head_lr if name.startswith("head.") else body_lr
+def matrices(p, decay):
+    return decay if p.ndim >= 2 else 0.0
 
 
 @grouping("has the learning rate 0.1. It should be 0.01")
-def groups_exchanged(name, p, head_lr, body_lr, decay):
-    return rate(name, body_lr, head_lr), decay if p.ndim >= 2 else 0.0
+def groups_all_fresh(name, p, rate, decay):
+    return rate(which=lambda name: True)(name), matrices(p, decay)
 
 
 @grouping("has the learning rate 0.01. It should be 0.1")
-def groups_one_rate(name, p, head_lr, body_lr, decay):
-    return body_lr, decay if p.ndim >= 2 else 0.0
+def groups_one_rate(name, p, rate, decay):
+    return rate(which=lambda name: False)(name), matrices(p, decay)
+
+
+@grouping("`pooler.weight` has the learning rate 0.01. It should be 0.1")
+def groups_head_only(name, p, rate, decay):
+    return rate(which=lambda name: name.startswith("head."))(name), matrices(p, decay)
 
 
 @grouping("has the weight decay 0.5. It should be 0.0")
-def groups_all_decay(name, p, head_lr, body_lr, decay):
-    return rate(name, head_lr, body_lr), decay
+def groups_all_decay(name, p, rate, decay):
+    return rate()(name), decay
+
+
+@grouping("`norm.weight` has the weight decay 0.5. It should be 0.0: its shape is (3,)")
+def groups_by_name(name, p, rate, decay):
+    return rate()(name), decay if name.endswith("weight") else 0.0
 
 
 @grouping("has the weight decay 0.0. It should be 0.5")
-def groups_vectors_decay(name, p, head_lr, body_lr, decay):
-    return rate(name, head_lr, body_lr), decay if p.ndim < 2 else 0.0
+def groups_vectors_decay(name, p, rate, decay):
+    return rate()(name), decay if p.ndim < 2 else 0.0
 
 
 @grouping("It would never be trained")
-def groups_no_vectors(name, p, head_lr, body_lr, decay):
-    return (rate(name, head_lr, body_lr), decay) if p.ndim >= 2 else None
+def groups_no_vectors(name, p, rate, decay):
+    return (rate()(name), decay) if p.ndim >= 2 else None
 
 
 @grouping("A frozen parameter is in a group")
-def groups_frozen(name, p, head_lr, body_lr, decay):
-    return rate(name, head_lr, body_lr), decay if p.ndim >= 2 else 0.0
+def groups_frozen(name, p, rate, decay):
+    return rate()(name), matrices(p, decay)
 
 
 @wrong("project-groups", "stands in two groups")
-def groups_twice(model, head_lr, body_lr, decay):
-    return groups_kinds(model, head_lr, body_lr, decay) + [
-        {"params": list(model.head.parameters()), "lr": head_lr, "weight_decay": 0.0}
+def groups_twice(model, fresh, fresh_lr, body_lr, decay):
+    return groups_kinds(model, fresh, fresh_lr, body_lr, decay) + [
+        {"params": list(model.head.parameters()), "lr": fresh_lr, "weight_decay": 0.0}
     ]
 
 
 @wrong("project-groups", "Return a list of dictionaries")
-def groups_lists(model, head_lr, body_lr, decay):
+def groups_lists(model, fresh, fresh_lr, body_lr, decay):
     return [list(model.parameters())]
 
 
 @wrong("project-groups", "no parameter of the model")
-def groups_names(model, head_lr, body_lr, decay):
+def groups_names(model, fresh, fresh_lr, body_lr, decay):
     names = [name for name, _ in model.named_parameters()]
-    return [{"params": names, "lr": head_lr, "weight_decay": decay}]
+    return [{"params": names, "lr": fresh_lr, "weight_decay": decay}]
+
+
+# project-search ---------------------------------------------------------------------------------
+
+
+@right("project-search")
+def search_two_loops(score, rate):
+    found = {r: score(r) for r in (rate / 3, rate, 3 * rate)}
+    while found[min(found)] > max(s for r, s in found.items() if r != min(found)):
+        found[min(found) / 3] = score(min(found) / 3)
+    while found[max(found)] > max(s for r, s in found.items() if r != max(found)):
+        found[3 * max(found)] = score(3 * max(found))
+    return dict(sorted(found.items()))
+
+
+@right("project-search")
+def search_list(score, rate):
+    tried = [(r, score(r)) for r in (rate / 3, rate, 3 * rate)]
+    while True:
+        best = max(s for _, s in tried)
+        winners = [r for r, s in tried if s == best]
+        if winners == [tried[0][0]]:
+            tried.insert(0, (winners[0] / 3, score(winners[0] / 3)))
+        elif winners == [tried[-1][0]]:
+            tried.append((3 * winners[0], score(3 * winners[0])))
+        else:
+            return dict(tried)
+
+
+def searched(score, rate, *, low=True, high=True, better=lambda a, b: a > b, more=0):
+    """Search with one of the choices replaced."""
+    found = {r: score(r) for r in (rate / 3, rate, 3 * rate)}
+
+    def best(end):
+        return better(found[end], max(s for r, s in found.items() if r != end))
+
+    while low and best(min(found)):
+        found[min(found) / 3] = score(min(found) / 3)
+    while high and best(max(found)):
+        found[3 * max(found)] = score(3 * max(found))
+    for _ in range(more):
+        found[3 * max(found)] = score(3 * max(found))
+    return dict(sorted(found.items()))
+
+
+@wrong("project-search", "The best rate lay at the upper end")
+def search_three(score, rate):
+    return searched(score, rate, low=False, high=False)
+
+
+@wrong("project-search", "The best rate lay at the lower end")
+def search_up(score, rate):
+    return searched(score, rate, low=False)
+
+
+@wrong("project-search", "both sides are worse already")
+def search_one_too_many(score, rate):
+    return searched(score, rate, more=1)
+
+
+@wrong("project-search", "is not better. Stop there")
+def search_level(score, rate):
+    return searched(score, rate, better=lambda a, b: a >= b)
+
+
+@wrong("project-search", "More than 20 rates")
+def search_on(score, rate):
+    return searched(score, rate, better=lambda a, b: True)
+
+
+@wrong("project-search", "A rate was scored twice")
+def search_scores_again(score, rate):
+    return {r: score(r) for r in searched(score, rate)}
+
+
+@wrong("project-search", "is a float. Return a dictionary")
+def search_best(score, rate):
+    found = searched(score, rate)
+    return max(found, key=found.get)
+
+
+@wrong("project-search", "in rising order")
+def search_unsorted(score, rate):
+    return dict(sorted(searched(score, rate).items(), reverse=True))
+
+
+@wrong("project-search", "Another one was tried")
+def search_tens(score, rate):
+    return {r: score(r) for r in (rate / 10, rate, 10 * rate)}
+
+
+@wrong("project-search", "with its score")
+def search_shares(score, rate):
+    found = searched(score, rate)
+    return {r: s / max(found.values()) for r, s in found.items()}
 
 
 # project-confusion ------------------------------------------------------------------------------
@@ -433,7 +541,48 @@ def interval_middle(right, n, z):
     return middle * (1 + z * z / n) - reach, middle * (1 + z * z / n) + reach
 
 
-@wrong("project-interval", "The ends differ")
+def brackets(right, n, z, *, two, four):
+    p, scale = right / n, 1 + z**2 / n
+    middle = (p + two) / scale
+    reach = z / scale * math.sqrt(p * (1 - p) / n + four)
+    return middle - reach, middle + reach
+
+
+@wrong("project-interval", "The middle has z² divided by 2n")
+def interval_half_n(right, n, z):
+    return brackets(right, n, z, two=z**2 / 2 * n, four=z**2 / (4 * n**2))
+
+
+@wrong("project-interval", "Under the root z² is divided by 4n²")
+def interval_quarter_n(right, n, z):
+    return brackets(right, n, z, two=z**2 / (2 * n), four=z**2 / 4 * n**2)
+
+
+@wrong("project-interval", "Put what stands below the line into brackets")
+def interval_no_brackets(right, n, z):
+    return brackets(right, n, z, two=z**2 / 2 * n, four=z**2 / 4 * n**2)
+
+
+@wrong("project-interval", "The square root is missing")
+def interval_no_root(right, n, z):
+    middle, reach = middle_and_reach(right, n, z)
+    scale = 1 + z**2 / n
+    return middle - reach**2 * scale / z, middle + reach**2 * scale / z
+
+
+@wrong("project-interval", "The middle is right, and the reach is not")
+def interval_half(right, n, z):
+    middle, reach = middle_and_reach(right, n, z)
+    return middle - reach / 2, middle + reach / 2
+
+
+@wrong("project-interval", "The reach is right, and the middle is not")
+def interval_from_a_half(right, n, z):
+    _, reach = middle_and_reach(right, n, z)
+    return 0.5 - reach, 0.5 + reach
+
+
+@wrong("project-interval", "Neither the middle nor the reach")
 def interval_clamped(right, n, z):
     low, high = interval_formula(right, n, z)
     return (0.0 if right < n / 2 + 1 else low), min(high, 0.99)

@@ -173,6 +173,8 @@ def _show(value: Any) -> str:
         return _number(value)
     if inspect.isfunction(value):
         return "a function"
+    if isinstance(value, torch.nn.Module):  # its own text names every layer
+        return f"a module, {type(value).__name__}"
     text = str(value)
     text = re.sub(r" at 0x[0-9a-f]+", "", text)  # an address differs from run to run
     return text if len(text) <= 600 else text[:599] + "…"

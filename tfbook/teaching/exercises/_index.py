@@ -131,6 +131,7 @@ FILES = {
     "project-interval": "project_classification.numbers",
     "project-counts": "project_classification.finetuning",
     "project-transfer": "project_classification.finetuning",
+    "project-search": "project_classification.finetuning",
     "project-groups": "project_classification.finetuning",
     "project-distinct": "project_generation.texts",
     "project-loop": "project_generation.writing",

@@ -1,6 +1,7 @@
 """Steps 5 to 7 of the Shakespeare lab: a decoder, what it is to learn, a probe for its mask."""
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,7 @@ def decoder(vocab_size: int, d_model: int, n_layers: int, n_heads: int) -> torch
     The result is a module: module(tokens) takes ids (B, N), N up to 256, and returns the logits
     (B, N, V). What it says at a place depends on that place and all before it, on their order too,
     and on nothing behind it. Before training it knows nothing: it gives all characters about the
-    same probability.
+    same probability, with a loss within 0.1 of ln V.
 
     vocab_size: V. d_model: size of the residual stream. n_layers: blocks, each with weights of its
     own. n_heads: attention heads of a block.
@@ -47,10 +48,13 @@ def _logits(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             logits = model(tokens)
     except Exception as error:
-        raise Wrong(
-            f"The model raised {type(error).__name__}: {str(error).partition(chr(10))[0]:.150}",
-            given={"tokens": tokens},
-        ) from error
+        words = f"{type(error).__name__}: {str(error).partition(chr(10))[0]:.150}"
+        if "tuple" in words:
+            words += (
+                ". A block returns two things, its output and a state, and you need the output "
+                "alone: `x, _ = block(x)`."
+            )
+        raise Wrong(f"The model raised {words}", given={"tokens": tokens}) from error
     if isinstance(logits, tuple | list):
         raise Wrong(
             "The model returned several things. Return the logits alone; the parts of the package "
@@ -129,16 +133,18 @@ def _decoder_layers(make: Any) -> None:
 
 
 def _decoder_start(make: Any) -> None:
-    """Before training, the loss is about ln V: the model knows nothing, and says so."""
+    """Before training, all characters are about equally likely: the loss is close to ln V."""
     model = _made(make, vocab_size=63)
-    tokens, targets = _tokens(4, 64, v=63), _tokens(4, 64, v=63, seed=4)
-    logits = _logits(model, tokens)
-    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item()
-    if not abs(loss - math.log(63)) < 0.5:
+    logits = _logits(model, _tokens(4, 64, v=63))
+    # The mean loss if every character came next equally often: without chance in the targets.
+    loss = (logits.logsumexp(-1) - logits.mean(-1)).mean().item()
+    if not loss - math.log(63) < 0.1:
         raise Wrong(
-            "Before training, the loss on characters at random is far from ln 63: the model is "
-            "sure of something. The logits are too large. Draw smaller weights for the last layer, "
-            "or for the embedding if it shares them, say with a standard deviation of 0.02.",
+            "Before training, the mean loss over all characters should be within 0.1 of ln 63, and "
+            "it is larger: the model prefers some characters before it has read any text. Its "
+            "logits are too large. Draw smaller weights for the last linear map, "
+            "`nn.init.normal_(self.head.weight, std=0.02)`, or for the embedding if the two share "
+            "their weights.",
             given={"V": 63}, got=loss, wanted=math.log(63),
         )
 
@@ -159,8 +165,9 @@ LAB_DECODER = Exercise(
         "In `__init__`: `self.embed = nn.Embedding(vocab_size, d_model)`, `self.blocks = "
         "nn.ModuleList(Block(MultiHeadAttention(d_model, n_heads, causal=True, "
         "position=RotaryPositions(d_model // n_heads)), FeedForward(d_model, 4 * d_model), "
-        "norm=RMSNorm, place='pre') for _ in range(n_layers))`, a norm and a linear head. In "
-        "`forward`: `for block in self.blocks: x, _ = block(x)`.",
+        "norm=RMSNorm, place='pre') for _ in range(n_layers))`, a norm and a linear head, whose "
+        "weights `nn.init.normal_(self.head.weight, std=0.02)` makes small. In `forward`: `for "
+        "block in self.blocks: x, _ = block(x)`.",
     ),
 )
 
@@ -329,8 +336,19 @@ def _loss_values(loss: Any) -> None:
     right = ce(logits.flatten(0, 1), y.flatten())
     flat = logits.flatten(0, 1)
     chance = flat.softmax(-1).gather(1, y.reshape(-1, 1))
+    try:
+        got = loss(_reader(table, rows), rows)
+    except Wrong as wrong:
+        if not re.search(r"target (size|batch_size|tensor)", str(wrong)):
+            raise
+        raise Wrong(
+            "`cross_entropy` refused the shapes. It takes a list of M predictions, logits (M, V) "
+            "with targets (M,), and you have B rows of N each: make one list of all B · N places, "
+            "`.flatten(0, 1)` for the logits and `.flatten()` for the targets.",
+            given={"batch": rows}, got=str(wrong),
+        ) from wrong
     expect(
-        loss(_reader(table, rows), rows),
+        got,
         right,
         "Average -ln p(target) over all places of all rows.",
         what="The loss",

@@ -184,10 +184,11 @@ def sample(
     """Continue a text by drawing one character after another.
 
     Each is drawn with the probabilities softmax(logits / temperature), where the logits are those
-    behind the last `context` characters so far, or behind all if there are fewer.
+    behind the last `context` characters so far, or behind all if there are fewer. At temperature 0
+    the most likely character is taken.
 
     model: from tokens (1, N) to logits (1, N, V). prompt: ids, at least one. n: how many to add.
-    temperature: above 0. context: how many characters the model can read. generator: where chance
+    temperature: 0 or above. context: what the model can read. generator: where chance
     comes from.
     Returns: the prompt and the new ids, a list.
     """
@@ -290,6 +291,29 @@ def _sample_chances(sample: Any) -> None:
     )
 
 
+def _sample_cold(sample: Any) -> None:
+    """At temperature 0 the most likely character is taken."""
+    table, prompt = numbers(5, 5, seed=853), [1, 3]
+    wanted, model = list(prompt), _ring([], table)
+    for _ in range(6):
+        wanted.append(int(model(torch.tensor([wanted]))[0, -1].argmax()))
+    try:
+        got = _drawn(sample, model, prompt, 6, 8, temperature=0.0)
+    except Wrong as wrong:
+        if "raised" not in str(wrong):
+            raise
+        raise Wrong(
+            "At temperature 0 your function divides the logits by 0 and has no probabilities to "
+            "draw with. Take the most likely character there: `logits.argmax().item()`.",
+            given={"prompt": prompt, "temperature": 0.0}, got=str(wrong),
+        ) from wrong
+    if got != wanted:
+        raise Wrong(
+            "At temperature 0 the most likely character is to be taken in every step.",
+            given={"prompt": prompt, "temperature": 0.0}, got=got, wanted=wanted,
+        )
+
+
 def _sample_chance(sample: Any) -> None:
     """All chance comes from the generator."""
     table = torch.zeros(5, 5)
@@ -312,7 +336,7 @@ LAB_SAMPLE = Exercise(
     level=2,
     section='chapters/lab_shakespeare, section "Step 10: let it write"',
     stub=sample,
-    properties=(_sample_length, _sample_reads, _sample_chances, _sample_chance),
+    properties=(_sample_length, _sample_reads, _sample_chances, _sample_chance, _sample_cold),
     hints=(
         "What does the model read in step t, which row of its output says what comes next, and "
         "what happens to the character that was drawn?",

@@ -99,6 +99,27 @@ def _train_learns(train: Any) -> None:
         )
 
 
+def _train_clears(train: Any) -> None:
+    """A step moves the weights by the gradients of its own batch."""
+    run = _Run()
+    run.rows = torch.arange(6)[:, None, None].expand(6, 4, 8).repeat(34, 1, 1)  # one token a batch
+    train(run.model, run.loss, run.batches, 3, 0.01)
+    gradient = run.model.embed.weight.grad  # batch i reads row i of the table, and no other
+    if gradient is None or not run.numbers:
+        return
+    other = torch.arange(6) != run.numbers[-1] % 6
+    if gradient[other].any():
+        raise Wrong(
+            "Batch i of this check consists of character i alone, so that its gradient reaches one "
+            "row of the embedding. After the last step the rows of earlier batches still have "
+            "gradients: they were added up from step to step. Clear them in each step, with "
+            "`optimizer.zero_grad()` before `loss.backward()`.",
+            given={"steps": 3, "batches": "character 0, then 1, then 2"},
+            got=f"gradients in rows {gradient.any(dim=1).nonzero().flatten().tolist()}",
+            wanted=f"gradients in row {run.numbers[-1] % 6}",
+        )
+
+
 def _train_batches(train: Any) -> None:
     """Step i takes batch i, each once."""
     run, _ = _train_run(train, 7)
@@ -139,14 +160,14 @@ LAB_TRAIN = Exercise(
     level=2,
     section='chapters/lab_shakespeare, section "Step 8: train"',
     stub=train,
-    properties=(_train_learns, _train_batches, _train_losses, _train_rate),
+    properties=(_train_learns, _train_clears, _train_batches, _train_losses, _train_rate),
     warm=("torch._dynamo",),  # loaded by the first optimizer of PyTorch, in seconds
     hints=(
         "It is the loop of chapter 11: which of its lines must stand before the loop, and which "
         "inside?",
         "Before the loop, make the optimizer once, `torch.optim.AdamW(model.parameters(), "
         "lr=rate)`. Inside: the loss, `zero_grad`, `backward`, `step`, and `loss.item()` into a "
-        "list.",
+        "list. `backward` adds to the gradients that are there.",
         "A schedule is one line at the beginning of a step: for each group of "
         "`optimizer.param_groups`, `group['lr'] = rate * factor(step)`, where `factor = "
         "schedule('cosine', steps=steps, warmup=steps // 10)` is made before the loop.",

@@ -1,5 +1,7 @@
-"""The checks of the project on classification: counts, a new head, two rates."""
+"""The checks of the project on classification: counts, a new head, two rates, their search."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -116,7 +118,7 @@ def transfer(body: dict[str, torch.Tensor], model: torch.nn.Module) -> list[str]
 
 def _body() -> dict[str, torch.Tensor]:
     shapes = {"embed.weight": (5, 3), "layer.weight": (3, 3), "layer.bias": (3,),
-              "head.weight": (5, 3), "head.bias": (5,)}
+              "norm.weight": (3,), "norm.bias": (3,), "head.weight": (5, 3), "head.bias": (5,)}
     found = {name: numbers(*shape, seed=661 + i, dtype=torch.float32)
              for i, (name, shape) in enumerate(shapes.items())}
     return found
@@ -125,6 +127,7 @@ def _body() -> dict[str, torch.Tensor]:
 def _model(n_classes: int = 5) -> torch.nn.Module:
     model = torch.nn.Module()
     model.embed, model.layer = torch.nn.Embedding(5, 3), torch.nn.Linear(3, 3)
+    model.norm = torch.nn.LayerNorm(3)
     model.pooler, model.head = torch.nn.Linear(3, 2), torch.nn.Linear(3, n_classes)
     with torch.no_grad():
         for i, parameter in enumerate(model.parameters()):
@@ -229,15 +232,16 @@ TRANSFER = Exercise(
 
 
 def rate_groups(
-    model: torch.nn.Module, head_lr: float, body_lr: float, decay: float
+    model: torch.nn.Module, fresh: list[str], fresh_lr: float, body_lr: float, decay: float
 ) -> list[dict]:
     """Sort the parameters into groups for an optimizer.
 
-    Parameters whose name begins with "head." learn with head_lr, all others with body_lr. Those
-    with two dimensions or more decay, the others (biases, norms) do not. A parameter that is frozen
+    Parameters whose name stands in `fresh` learn with fresh_lr, all others with body_lr. Those with
+    two dimensions or more decay, the others (biases, norms) do not. A parameter that is frozen
     (requires_grad is False) is in no group, each other one in exactly one.
 
-    model: any module. head_lr: learning rate. body_lr: learning rate. decay: weight decay.
+    model: any module. fresh: names of parameters. fresh_lr: their learning rate. body_lr: that of
+    the others. decay: weight decay.
     Returns: dictionaries with "params", a list, "lr" and "weight_decay".
     """
     ...
@@ -247,7 +251,7 @@ def _groups_each(groups: Any) -> None:
     """Every parameter has the learning rate and the decay of its kind, once."""
     model = _model(2)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    got = groups(model, 0.1, 0.01, 0.5)
+    got = groups(model, list(KEPT), 0.1, 0.01, 0.5)
     if not isinstance(got, list) or not all(
         isinstance(group, dict) and {"params", "lr", "weight_decay"} <= set(group) for group in got
     ):
@@ -261,25 +265,28 @@ def _groups_each(groups: Any) -> None:
             if name in found:
                 raise Wrong(f"`{name}` stands in two groups. It would be moved twice.")
             found[name] = (group["lr"], group["weight_decay"])
-    for name in names.values():
-        head, vector = name.startswith("head."), name.endswith("bias")
-        wanted = (0.1 if head else 0.01, 0.0 if vector else 0.5)
+    for name, parameter in model.named_parameters():
+        new, matrix = name in KEPT, parameter.ndim >= 2
+        wanted = (0.1 if new else 0.01, 0.5 if matrix else 0.0)
         if name not in found:
             raise Wrong(f"`{name}` is in no group. It would never be trained.")
         lr, weight_decay = found[name]
         if lr != wanted[0]:
-            raise Wrong(f"`{name}` has the learning rate {lr}. It should be {wanted[0]}: the head "
-                        "has head_lr, the rest body_lr.")
+            where = "stands in `fresh`" if new else "does not stand in `fresh`"
+            raise Wrong(f"`{name}` has the learning rate {lr}. It should be {wanted[0]}: the name "
+                        f"{where}.")
         if weight_decay != wanted[1]:
+            shape = tuple(parameter.shape)
             raise Wrong(f"`{name}` has the weight decay {weight_decay}. It should be {wanted[1]}: "
-                        "what has two dimensions decays, and nothing else.")
+                        f"its shape is {shape}. What has two dimensions or more decays, and "
+                        "nothing else, whatever its name is.")
 
 
 def _groups_frozen(groups: Any) -> None:
     """What is frozen is left out, and the groups suit an optimizer."""
     model = _model(2)
     model.layer.requires_grad_(False)
-    got = groups(model, 0.1, 0.01, 0.5)
+    got = groups(model, list(KEPT), 0.1, 0.01, 0.5)
     chosen = [id(parameter) for group in got for parameter in list(group["params"])]
     frozen = {id(parameter) for parameter in model.layer.parameters()}
     if frozen & set(chosen):
@@ -288,7 +295,7 @@ def _groups_frozen(groups: Any) -> None:
     missing = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in chosen]
     if missing:
         raise Wrong(f"`{missing[0]}` is in no group, though it is not frozen.")
-    torch.optim.AdamW(groups(model, 0.1, 0.01, 0.5))
+    torch.optim.AdamW(groups(model, list(KEPT), 0.1, 0.01, 0.5))
 
 
 GROUPS = Exercise(
@@ -299,13 +306,127 @@ GROUPS = Exercise(
     stub=rate_groups,
     properties=(_groups_each, _groups_frozen),
     hints=(
-        "Two questions for each parameter: is it of the head, and does it have two dimensions?",
+        "Two questions for each parameter: is its name in `fresh`, and does it have two "
+        "dimensions?",
         "Four groups, one for each pair of answers. `model.named_parameters()` gives names and "
         "parameters.",
         "Put each parameter that is not frozen into "
-        "`kinds.setdefault((name.startswith(\"head.\"), p.ndim >= 2), [])`, then make a dictionary "
-        "of each kind.",
+        "`kinds.setdefault((name in fresh, p.ndim >= 2), [])`, then make a dictionary of each "
+        "kind.",
     ),
 )
 
-EXERCISES = (COUNTS, TRANSFER, GROUPS)
+# project-search ---------------------------------------------------------------------------------
+
+
+def search(score: Callable[[float], float], rate: float) -> dict[float, float]:
+    """Look for the best learning rate until both sides are worse.
+
+    Begin with rate / 3, rate and 3 * rate. As long as the smallest rate tried is better than all
+    others, try a third of it; as long as the largest is, try three times it. Each rate is scored
+    once, for a score costs a training run.
+
+    score: from a rate to an accuracy; more is better. rate: in the middle of the first three.
+    Returns: a dictionary from each rate that was tried to its score, the smallest rate first.
+    """
+    ...
+
+
+def _hill(powers: dict[int, float], otherwise: Callable[[int], float]) -> Any:
+    """Return a score over 0.01 · 3ᵏ, by k, and the list in which it writes the k it was asked."""
+    asked: list[int] = []
+
+    def score(rate: Any) -> float:
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or rate <= 0:
+            raise Wrong("`score` takes a rate, a number above 0.", got=rate)
+        power = math.log(rate / 0.01, 3)
+        k = round(power)
+        if abs(power - k) > 1e-6:
+            raise Wrong(
+                "Starting at 0.01, the rates are 0.01 times or divided by 3, 9, 27, … Another one "
+                "was tried.", got=rate,
+            )
+        if len(asked) > 20:
+            raise Wrong("More than 20 rates were tried. Stop as soon as both ends are worse.")
+        asked.append(k)
+        return powers.get(k, otherwise(k))
+
+    return score, asked
+
+
+def _search_case(search: Any, powers: dict[int, float], wanted: list[int], words: str) -> None:
+    score, asked = _hill(powers, lambda k: 0.5 - 0.001 * abs(k))
+    got = search(score, 0.01)
+    given = {"rate": 0.01, "scores": {f"{0.01 * 3**k:.2g}": s for k, s in powers.items()}}
+    rates = {0.01 * 3**k: powers[k] for k in wanted}
+    if not isinstance(got, dict):
+        raise Wrong(
+            f"The result is a {type(got).__name__}. Return a dictionary from each rate to its "
+            "score.", given=given, got=got, wanted=rates,
+        )
+    if len(asked) != len(set(asked)):
+        raise Wrong(
+            "A rate was scored twice. Look into the dictionary: each score costs a training run.",
+            given=given, got=[0.01 * 3**k for k in asked],
+        )
+    if sorted(asked) != wanted:
+        raise Wrong(words, given=given, got=[0.01 * 3**k for k in sorted(asked)],
+                    wanted=list(rates))
+    if list(got) != sorted(got):
+        raise Wrong("The rates should stand in rising order.", given=given, got=got, wanted=rates)
+    pairs = zip(got.items(), rates.items(), strict=False)
+    if len(got) != len(rates) or any(
+        not math.isclose(a, b, rel_tol=1e-6) or s != t for (a, s), (b, t) in pairs
+    ):
+        raise Wrong("The dictionary should hold each rate that was tried, with its score.",
+                    given=given, got=got, wanted=rates)
+
+
+def _search_inside(search: Any) -> None:
+    """Three rates are enough where the middle one is best."""
+    _search_case(
+        search, {-1: 0.7, 0: 0.9, 1: 0.8}, [-1, 0, 1],
+        "The middle one of the first three rates is the best: both sides are worse already.",
+    )
+
+
+def _search_further(search: Any) -> None:
+    """Where an end is best, the search goes on beyond it, up or down."""
+    _search_case(
+        search, {-1: 0.6, 0: 0.7, 1: 0.8, 2: 0.9, 3: 0.85}, [-1, 0, 1, 2, 3],
+        "The best rate lay at the upper end. Try three times it, until the largest rate is not the "
+        "best any more, and no further.",
+    )
+    _search_case(
+        search, {-3: 0.8, -2: 0.95, -1: 0.9, 0: 0.7, 1: 0.6}, [-3, -2, -1, 0, 1],
+        "The best rate lay at the lower end. Try a third of it, until the smallest rate is not the "
+        "best any more, and no further.",
+    )
+
+
+def _search_level(search: Any) -> None:
+    """An end that is only as good as another rate is not better."""
+    _search_case(
+        search, {-1: 0.6, 0: 0.9, 1: 0.9}, [-1, 0, 1],
+        "The largest rate is as good as the one before it, which is not better. Stop there, or a "
+        "level stretch would never end.",
+    )
+
+
+SEARCH = Exercise(
+    name="project-search",
+    title="Until both sides are worse",
+    level=2,
+    section=f'{WHERE}, section "Step 4: fine-tune"',
+    stub=search,
+    properties=(_search_inside, _search_further, _search_level),
+    hints=(
+        "When is the smallest of the rates that were tried better than all others?",
+        "Keep the scores in a dictionary by rate. `min(found)` is the smallest rate, and "
+        "`sorted(found.values())` has the two best scores at its end.",
+        "Two loops, one for each end. At the upper one: `while found[max(found)] > max(s for r, s "
+        "in found.items() if r != max(found)):` score three times the largest rate.",
+    ),
+)
+
+EXERCISES = (COUNTS, TRANSFER, SEARCH, GROUPS)

@@ -80,8 +80,8 @@ CONFUSION = Exercise(
 def wilson(right: int, n: int, z: float) -> tuple[float, float]:
     """Say between which accuracies the true one probably lies.
 
-    With the share p = right / n, Wilson's interval has the middle (p + z²/2n) / (1 + z²/n) and
-    reaches z / (1 + z²/n) · √(p (1 − p)/n + z²/4n²) to both sides.
+    With the share p = right / n, Wilson's interval has the middle (p + z²/(2n)) / (1 + z²/n) and
+    reaches z / (1 + z²/n) · √(p (1 − p)/n + z²/(4n²)) to both sides.
 
     right: how many answers were right. n: of how many. z: 1.96 for 95 %.
     Returns: the lower and the upper end, two floats.
@@ -102,6 +102,8 @@ def _wilson_case(wilson: Any, right: int, n: int, z: float) -> None:
         raise Wrong("Return two floats.", got=got, wanted=wanted)
     naive, scale = z * math.sqrt(p * (1 - p) / n), 1 + z * z / n
     middle, root = sum(wanted) / 2, math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    reach, high = z / scale * root, (p + z * z / 2 * n) / scale
+    wide = z / scale * math.sqrt(p * (1 - p) / n + z * z / 4 * n * n)
     slips = {
         "This is p ± z √(p (1 - p)/n), which has no width where p is 0 or 1. Wilson's interval is "
         "wanted.": (p - naive, p + naive),
@@ -113,6 +115,14 @@ def _wilson_case(wilson: Any, right: int, n: int, z: float) -> None:
         "The reach was not divided by 1 + z²/n.": (middle - z * root, middle + z * root),
         "z is missing in front of the root.": (middle - root / scale, middle + root / scale),
         "The ends are in per cent. Return shares.": tuple(100 * x for x in wanted),
+        "`z**2 / 2 * n` multiplies by n. The middle has z² divided by 2n: `z**2 / (2 * n)`.":
+            (high - reach, high + reach),
+        "`z**2 / 4 * n**2` multiplies by n². Under the root z² is divided by 4n²: "
+        "`z**2 / (4 * n**2)`.": (middle - wide, middle + wide),
+        "`z**2 / 2 * n` and `z**2 / 4 * n**2` multiply by n and by n². Put what stands below the "
+        "line into brackets: `z**2 / (2 * n)`, `z**2 / (4 * n**2)`.": (high - wide, high + wide),
+        "The square root is missing in the reach.":
+            (middle - z / scale * root**2, middle + z / scale * root**2),
         "The middle was not divided by 1 + z²/n.":
             (middle * scale - z / scale * root, middle * scale + z / scale * root),
     }
@@ -125,7 +135,16 @@ def _wilson_case(wilson: Any, right: int, n: int, z: float) -> None:
         for words, slip in slips.items():
             if close(got, slip):
                 raise Slip(words, got=got, wanted=wanted)
-        raise Wrong("The ends differ.", got=got, wanted=wanted)
+        right_middle = math.isclose(sum(got) / 2, middle, rel_tol=1e-6)
+        right_reach = math.isclose((got[1] - got[0]) / 2, reach, rel_tol=1e-6)
+        words = "Neither the middle nor the reach is Wilson's. Compute and compare them one by one."
+        if right_middle or right_reach:
+            good, bad = ("middle", "reach") if right_middle else ("reach", "middle")
+            words = f"The {good} is right, and the {bad} is not."
+        raise Wrong(
+            f"{words} The middle should be {middle:.4f} and the reach {reach:.4f}.",
+            got=got, wanted=wanted,
+        )
 
 
 def _wilson_middle(wilson: Any) -> None:

@@ -57,6 +57,7 @@ BUILT = {
     "bottleneck": lambda m: count(*map(m.model_of, m.MODELS)),
     "brackets": lambda m: count(m.model_of()),
     "broken_run": lambda m: count(m.model_of(()), m.model_of()),
+    "careful_rates": lambda m: count(m.Classifier(pretrained.load("minilm-l6").model)),
     "checked_sums": lambda m: count(module("broken_run").model_of()),
     "choices": lambda m: count(*map(m.model_of, m.CHANGES)),
     "choices_again": lambda m: count(*map(m.model_of, m.CHOSEN)),

@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from tfbook import data, experiments, practice, pretrained
-from tfbook.experiments import adapting, broken_run, checked_sums, own_text, preferred_sums
+from tfbook.experiments import (
+    adapting,
+    broken_run,
+    careful_rates,
+    checked_sums,
+    own_text,
+    preferred_sums,
+)
 
 KNOWN = broken_run.questions()
 
@@ -70,6 +77,9 @@ def test_the_shipped_logs_say_what_the_chapter_says():
     mean = {name: sum(found["exact"]) / len(found["exact"]) for name, found in runs.items()}
     assert mean["scores"] > max(value for name, value in mean.items() if name != "scores")
     assert max(map(max, (loss[-5:] for loss in runs["positions"]["loss"]))) < 0.2
+    assert max(runs["positions"]["held"]) < 0.01 < 0.5 < min(runs["mask"]["held"])
+    ends = {name: [loss[-1] for loss in found["loss"]] for name, found in runs.items()}
+    assert max(ends["rate alone"]) < min(ends["weights"]) - 0.5
     log = experiments.log("checked_sums")
     assert all(0 <= c <= log["samples"] for way in log["ways"].values() for c in way["right"][0])
 
@@ -87,6 +97,30 @@ def test_each_way_trains_what_its_name_says_and_nothing_else():
         if way != "full":
             assert all("head." in name or "lora" in name for name in changed)
     assert practice.count_trained(model).trained == 22_713_601
+
+
+def test_a_start_from_scratch_has_the_shape_of_the_pretrained_one_and_other_weights():
+    language = pretrained.load("minilm-l6")
+    starts = ("pretrained", "scratch", "scratch")
+    models = [careful_rates.start_of(language, start, 0).encoder for start in starts]
+    kept, drawn, again = (dict(model.named_parameters()) for model in models)
+    assert {name: w.shape for name, w in kept.items()} == {n: w.shape for n, w in drawn.items()}
+    assert all(torch.equal(w, again[name]) for name, w in drawn.items())
+    assert torch.equal(kept["embed.weight"], language.model.embed.weight)
+    assert not torch.equal(kept["embed.weight"], drawn["embed.weight"])
+
+
+def test_the_shipped_rates_have_their_best_in_the_middle():
+    log = experiments.log("careful_rates")
+    mean = {
+        start: [sum(found["accuracy"]) / 3 for found in rates.values()]
+        for start, rates in log["starts"].items()
+    }
+    best = max(mean["pretrained"])
+    assert best > max(mean["pretrained"][0], mean["pretrained"][-1]) + 0.05
+    assert best > max(mean["scratch"]) + 0.1
+    moved = [sum(found["moved"]) for found in log["starts"]["pretrained"].values()]
+    assert moved == sorted(moved)
 
 
 def test_a_frozen_body_keeps_no_activations_and_adapters_keep_them():

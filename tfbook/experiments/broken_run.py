@@ -3,7 +3,7 @@
 A small decoder learns sums of two numbers below 20. The program that trains it has five faults;
 they are repaired one after the other, and the whole run is repeated after each repair:
 
-- "weights": all matrices are drawn 30 times too large;
+- "weights": all matrices but those of queries and keys are drawn 30 times too large;
 - "rate": 0.05, without a warm-up and without clipping, where 0.005 with both is right;
 - "positions": nothing tells the places of the digits apart;
 - "mask": every place sees the answer that it is asked for;
@@ -11,12 +11,13 @@ they are repaired one after the other, and the whole run is repeated after each 
 
 Two remedies that do not repair are run beside them: batches four times as large instead of a lower
 rate, and dropout of attention weights instead of QK-norm. A third, "plain start", repairs the last
-fault at its root: queries and keys are drawn as everything else, without QK-norm.
+fault at its root: queries and keys are drawn as everything else, without QK-norm. "Rate alone" is
+0.005 at every step, without the warm-up and the clipping.
 
 The log holds for each run a list over seeds of `loss` and `norm`, means of 10 steps of the training
 loss and of the gradient's length; of `entropy`, the mean entropy of the attention weights of each
-layer as a share of that of even attention, at the end; and of `exact`, the share of 80 sums that
-were kept apart and are answered rightly.
+layer as a share of that of even attention, at the end; and of what becomes of 80 sums that were
+kept apart: `held`, their loss, and `exact`, the share that is answered rightly.
 
 Explained in: chapters/18_practice, section "A run that does not learn".
 """
@@ -50,6 +51,7 @@ __all__ = [
 
 FAULTS = ("weights", "rate", "positions", "mask", "scores")
 REMEDIES = {  # name → what is repaired, and what is done in addition
+    "rate alone": (("weights", "rate"), {"plain": True}),
     "larger batches": (("weights",), {"batch": 128}),
     "dropout": (FAULTS[:4], {"dropout": 0.1}),
     "plain start": ((*FAULTS[:4], "plain start"), {}),
@@ -58,7 +60,7 @@ WIDTH, LAYERS, LARGEST, EVERY = 48, 2, 19, 10
 KEPT_APART, BATCH, RATE, WRONG_RATE = 80, 32, 0.005, 0.05
 SMOKE = {"seeds": (0,), "steps": 20, "n_test": 5}
 CARD = {
-    "model": "decoder, {LAYERS} layers of width {WIDTH}, 57,264 or 57,312 parameters",
+    "model": "decoder, {LAYERS} layers of width {WIDTH}, 57,264 parameters, 57,312 with QK-norm",
     "data": "sums of two numbers below 20",
     "batch": "batches of {BATCH}",
     "rate": "rate {RATE:g} or {WRONG_RATE:g}",
@@ -108,10 +110,10 @@ def model_of(
     large = not {"scores", "plain start"} & set(repaired)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if weight.ndim == 2 and "weights" not in repaired:
+            if name.endswith(("q_proj.weight", "k_proj.weight")):
+                weight *= 12 if large else 1
+            elif weight.ndim == 2 and "weights" not in repaired:
                 weight *= 30
-            elif name.endswith(("q_proj.weight", "k_proj.weight")) and large:
-                weight *= 12
     for block in model.stack.blocks:
         block.mixer.causal = "mask" in repaired
     return model
@@ -162,9 +164,12 @@ def spread(model: DecoderOnly, inputs: Tensor) -> list[float]:
 
 def learn(
     repaired: Sequence[str], seed: int, steps: int, *, batch: int = BATCH, dropout: float = 0.0,
-    known: Questions | None = None,
+    plain: bool = False, known: Questions | None = None,
 ) -> tuple[DecoderOnly, list[float], list[float]]:  # fmt: skip
-    """Train a model, and return it with the loss and the gradient's length of every step."""
+    """Train a model, and return it with the loss and the gradient norm of every step.
+
+    A right rate comes with a warm-up, a fall and clipping, unless it is `plain`.
+    """
     known = questions() if known is None else known
     model = model_of(repaired, seed, dropout=dropout)
     right = "rate" in repaired
@@ -174,12 +179,12 @@ def learn(
     for step in range(steps):
         if right:
             rise, fall = min(1.0, (step + 1) / 50), 1 - 0.9 * step / steps
-            optimizer.param_groups[0]["lr"] = RATE * rise * fall
+            optimizer.param_groups[0]["lr"] = RATE * (1.0 if plain else rise * fall)
         chosen = known.train[torch.randint(len(known.train), (batch,), generator=generator)]
         loss = loss_of(model, known.inputs[chosen], known.targets[chosen])
         optimizer.zero_grad()
         loss.backward()
-        longest = 1.0 if right else float("inf")
+        longest = 1.0 if right and not plain else float("inf")
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), longest).item())
         optimizer.step()
         losses.append(loss.item())
@@ -196,7 +201,7 @@ def run(
     todo = {name: (done, {}) for name, done in repaired.items()} | REMEDIES
     log = {"settings": {"seeds": list(seeds), "steps": steps}, "every": EVERY, "runs": {}}
     for name, (done, more) in todo.items():
-        found = {"first": [], "loss": [], "norm": [], "entropy": [], "exact": []}
+        found = {"first": [], "loss": [], "norm": [], "entropy": [], "held": [], "exact": []}
         for seed in seeds:
             model, *rows = learn(done, seed, steps, known=known, **more)
             found["first"].append(round(rows[0][0], 4))
@@ -204,6 +209,9 @@ def run(
                 means = torch.tensor(row).view(-1, EVERY).mean(1)
                 found[key].append([round(value, 4) for value in means.tolist()])
             found["entropy"].append(spread(model, known.inputs[test]))
+            with torch.no_grad():
+                held = loss_of(model, known.inputs[test], known.targets[test]).item()
+            found["held"].append(round(held, 4))
             found["exact"].append(round(exact(model, known.inputs[test], known.targets[test]), 4))
         log["runs"][name] = found
     return log, None

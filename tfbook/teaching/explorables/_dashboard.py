@@ -8,7 +8,7 @@ from tfbook.teaching.explorables._base import Explorable, boolean, one_of, whole
 TITLE = "Which fault has this run?"
 TRACES = {
     "loss": "loss, nats a letter",
-    "norm": "length of the gradient",
+    "norm": "gradient norm",
     "entropy": "entropy of attention, share of even",
     "score": "largest attention score",
 }

@@ -110,7 +110,7 @@ def spans(tags: Sequence[str]) -> set[tuple[int, int, str]]:
         [(0, 2, 'PER'), (3, 4, 'LOC'), (4, 5, 'LOC')]
 
     Source: [sang2003conll]
-    Explained in: chapters/13_language, section "A label for every token".
+    Explained in: chapters/13_language_deeper, section "A label for every token".
     """
     check_list("tags", tags, sized=False)
     found, start, inside = set(), 0, ""
@@ -150,7 +150,7 @@ def span_f1(predicted: Sequence[Set], targets: Sequence[Set]) -> float:
         (0.0, 1.0)
 
     Source: [sang2003conll]
-    Explained in: chapters/13_language, section "A label for every token".
+    Explained in: chapters/13_language_deeper, section "A label for every token".
     """
     for name, sets in (("predicted", predicted), ("targets", targets)):
         check_list(name, sets)

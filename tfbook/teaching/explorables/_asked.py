@@ -86,7 +86,7 @@ ASKED = {
     ),
     "patching_grid": (
         "Where does the model keep what decides its answer?",
-        "Choose the darkest cell, then move one layer or one token away.",
+        "Choose the last token, then move one layer at a time: where does its share jump?",
     ),
     "pipeline_schedule": (
         "What shortens the waiting, and what does it cost in memory?",

@@ -60,7 +60,7 @@ WIDTH, LAYERS, LARGEST, EVERY = 48, 2, 19, 10
 KEPT_APART, BATCH, RATE, WRONG_RATE = 80, 32, 0.005, 0.05
 SMOKE = {"seeds": (0,), "steps": 20, "n_test": 5}
 CARD = {
-    "model": "decoder, {LAYERS} layers of width {WIDTH}, 57,264 parameters, 57,312 with QK-norm",
+    "model": "decoder, {LAYERS} layers of width {WIDTH}, 57,264 to 57,312 parameters",
     "data": "sums of two numbers below 20",
     "batch": "batches of {BATCH}",
     "rate": "rate {RATE:g} or {WRONG_RATE:g}",

@@ -188,7 +188,7 @@ def spreads(
             ax.annotate(words, (run.max(), row), (9, 0), textcoords="offset points", va="center",
                         bbox={"fc": "white", "ec": "none", "pad": 1})  # fmt: skip
             if note := (notes or {}).get(label):
-                ax.text(1.26, row, note, transform=ax.get_yaxis_transform(), ha="right",
+                ax.text(1.25, row, note, transform=ax.get_yaxis_transform(), ha="right",
                         va="center", color=SOFT_INK)  # fmt: skip
         if noted:
             ax.text(1.26, -0.75, noted, transform=ax.get_yaxis_transform(), ha="right",

@@ -188,10 +188,10 @@ def spreads(
             ax.annotate(words, (run.max(), row), (9, 0), textcoords="offset points", va="center",
                         bbox={"fc": "white", "ec": "none", "pad": 1})  # fmt: skip
             if note := (notes or {}).get(label):
-                ax.text(1.25, row, note, transform=ax.get_yaxis_transform(), ha="right",
+                ax.text(1.23, row, note, transform=ax.get_yaxis_transform(), ha="right",
                         va="center", color=SOFT_INK)  # fmt: skip
         if noted:
-            ax.text(1.24, -0.75, noted, transform=ax.get_yaxis_transform(), ha="right",
+            ax.text(1.23, -0.75, noted, transform=ax.get_yaxis_transform(), ha="right",
                     va="bottom", color=SOFT_INK)  # fmt: skip
         ax.set(yticks=range(len(runs)), yticklabels=list(runs), xlabel=xlabel)
         ax.set_ylim(len(runs) - 0.4, -0.6)

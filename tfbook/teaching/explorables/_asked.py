@@ -86,7 +86,7 @@ ASKED = {
     ),
     "patching_grid": (
         "Where does the model keep what decides its answer?",
-        "Choose the last token, then move one layer at a time: where does its share jump?",
+        "Choose the last token, then move one layer at a time until its share jumps.",
     ),
     "pipeline_schedule": (
         "What shortens the waiting, and what does it cost in memory?",

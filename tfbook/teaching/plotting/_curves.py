@@ -312,10 +312,10 @@ def _name_ends(ax, ends, muted, levels, marks) -> None:
             if (short := 0.072 * rows + 0.02 - (above[0] - below[0])) > 0:
                 below[0] -= short / 2
                 above[0] += short / 2
-    for at, end, words, color, small in named:
+    for at, end, words, color, thin in named:
         ax.annotate(
             words, (1, end), (1.045, at), "axes fraction", "axes fraction", va="center",
-            color=color, fontsize=12, fontweight="normal" if small else "bold",
+            color=color, fontsize=12, fontweight="normal" if thin else "bold",
             linespacing=1.15, arrowprops={"arrowstyle": "-", "color": color, "lw": 0.9,
                                           "shrinkA": 1, "shrinkB": 3, "relpos": (0, 0.5)},
         )  # fmt: skip

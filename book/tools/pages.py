@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import os
 import re
@@ -30,6 +31,12 @@ from book.tools.index import ClaimSite, Index, Place
 
 INDEX_PAGES = "tfbook_index_pages"
 DOWNLOADS = "TFBOOK_DOWNLOADS"
+SAID = re.compile(
+    r'<div class="tfbook-claim" id="claim-(?P<slug>[^"]+)".*?'
+    r'<span class="tfbook-claim-sentence">(?P<sentence>.*?)</span> <details',
+    re.DOTALL,
+)
+TAG = re.compile(r"<[^>]*>")
 SHOWN = re.compile(r"claim (?P<slug>\S+): .*? \| (?P<shown>measured .*)", re.DOTALL)
 
 
@@ -83,7 +90,7 @@ class ClaimsIndex(ChapterDirective):
     def run(self) -> list[nodes.Node]:
         """Return one section for each chapter."""
         found = self.scan()
-        shown = shown_values(self.chapters)
+        shown, said = shown_values(self.chapters), said_sentences(self.chapters)
         kept = {claim.place.chapter for claim in found.claims}
         sections = []
         for chapter, section in self.chapter_sections(found, kept):
@@ -93,15 +100,15 @@ class ClaimsIndex(ChapterDirective):
                 group = list(group)
                 section += self.group_heading(group[0].place, found)
                 rows = nodes.bullet_list(classes=["tfbook-index"])
-                rows += [self._row(claim, shown.get(claim.slug, "")) for claim in group]
+                rows += [self._row(claim, said, shown.get(claim.slug, "")) for claim in group]
                 section += rows
             section += nodes.raw("", "</details>", format="html")
             sections.append(section)
         total = f"The book makes {len(found.claims)} claims so far."
         return [nodes.paragraph("", total), *sections]
 
-    def _row(self, claim: ClaimSite, shown: str) -> nodes.list_item:
-        link = self.link(claim.sentence, claim.place.page, claim.anchor)
+    def _row(self, claim: ClaimSite, said: dict[str, str], shown: str) -> nodes.list_item:
+        link = self.link(said.get(claim.slug, claim.sentence), claim.place.page, claim.anchor)
         row = nodes.list_item("", nodes.paragraph("", "", link))
         if shown:
             row += nodes.paragraph("", shown, classes=["tfbook-index-detail"])
@@ -167,6 +174,15 @@ def shown_values(chapters: Path) -> dict[str, str]:
         match["slug"]: match["shown"].strip().replace(" | ", " · ")
         for output in _outputs(chapters)
         if (match := SHOWN.fullmatch(output.get("text/plain", "")))
+    }
+
+
+def said_sentences(chapters: Path) -> dict[str, str]:
+    """Read from the committed outputs the sentence of each claim, with its numbers."""
+    return {
+        match["slug"]: html.unescape(TAG.sub("", match["sentence"]))
+        for output in _outputs(chapters)
+        if (match := SAID.match(output.get("text/html", "")))
     }
 
 

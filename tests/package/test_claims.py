@@ -382,6 +382,45 @@ def test_the_line_is_calm():
     assert not re.search(r"var\(|<script|<style|tabindex|aria-label", page)
 
 
+@pytest.mark.parametrize(
+    ("sentence", "measured", "said"),
+    [
+        ("It gains {} nats.", 0.25, "It gains 0.25 nats."),
+        ("Of 100, {} and {} are.", [8, 41], "Of 100, 8 and 41 are."),
+        ("{1:.0%} after {0:.1f} steps.", [2.04, 0.876], "88% after 2.0 steps."),
+        ("{0:,} weights, of {0} counted.", 1234567, "1,234,567 weights, of 1234567 counted."),
+        ("It falls by {:.2f}.", -0.5, "It falls by −0.50."),
+        ("No number in {{braces}}.", 1, "No number in {braces}."),
+    ],
+)
+def test_the_sentence_takes_its_numbers_in(sentence, measured, said):
+    made = evaluate("a", sentence, measured, np.array(measured), 1e-3)
+    page = made._repr_mimebundle_()["text/html"]
+    shown = re.search(r'claim-sentence">(.*)</span> <details', page)[1]
+    assert re.sub("<[^>]*>", "", shown) == said
+    assert ">numbers</summary>" in page or "{{" in sentence
+    assert sanitize(page) == sanitize(page.replace(">8<", ">9<"))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "measured", "message"),
+    [
+        ("Of {} one.", [1, 2], "sentence shows 1 numbers, measured holds 2"),
+        ("Of {} and {}.", 1, "sentence shows 2 numbers"),
+        ("Of {0} and {}.", [1, 2], "all or none"),
+        ("Of {1}.", 1, "sentence shows 1"),
+        ("Of {:q}.", 1, "field {:q}"),
+        ("Of {.", 1, "braces"),
+        ("It is {}.", "text", "measured is str"),
+    ],
+)
+def test_fields_fit_the_numbers(sentence, measured, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        claim(
+            "a", sentence, measured, measured if isinstance(measured, str) else np.array(measured)
+        )
+
+
 def test_claim_shows_itself_once_in_a_notebook_and_returns_nothing(monkeypatch):
     ipython = pytest.importorskip("IPython")
     shown = []

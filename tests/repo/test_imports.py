@@ -52,7 +52,7 @@ ROOMS = {
     "listening answering endpoint",
     "practice": "freezing lora adapters adapter_files reading finetuning tuning_runs "
     "preference verifiable asking evaluation findings debugging training_faults",
-    "teaching": "boxes claims listings plotting explorables exercises",
+    "teaching": "sentences boxes claims listings plotting explorables exercises",
     "experiments": "",
     "commands": "arguments training finetuning measuring serving",
     "__main__": "",

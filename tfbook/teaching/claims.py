@@ -15,17 +15,16 @@ import math
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tfbook.teaching.boxes import box, colour
+from tfbook.teaching.sentences import SHOWN_VALUES, fill, rounded
 
 RELATIONS = ("equal", "at most", "at least", "above", "below")
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-SHOWN_VALUES = 8
-SHOWN_CHARACTERS = 80
 WORD = re.compile(r"'[^'\n]{1,24}'")
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 BOUND = re.compile(r"(?:(at most|at least|above|below) )?(.*?)(?: ± (.*))?", re.DOTALL)
@@ -47,7 +46,8 @@ class ClaimError(AssertionError):
 class Claim:
     """A claim that held: what was said, what was measured, what was expected.
 
-    The fields are the texts that are shown; numbers in them are rounded for reading.
+    The fields are the texts that are shown; numbers in them are rounded for reading. `parts` are
+    the sentence in pieces, the words and behind them the number that stands there, if any.
     """
 
     slug: str
@@ -55,6 +55,7 @@ class Claim:
     measured: str
     expected: str
     wrong: str | None = None
+    parts: tuple[tuple[str, str | None], ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         """Return the stable text form, one line."""
@@ -70,7 +71,11 @@ class Claim:
         rest = f'expected <span class="tfbook-claim-expected">{html.escape(self.expected)}</span>'
         if self.wrong is not None:
             rest += f'; not <span class="tfbook-claim-wrong">{html.escape(self.wrong)}</span>'
-        shown = f'<span class="tfbook-claim-measured">{html.escape(self.measured)}</span>'
+        shown = _number(self.measured)
+        said = "".join(
+            html.escape(words) + ("" if number is None else _number(number))
+            for words, number in self.parts or [(self.sentence, None)]
+        )
         head, title = shown, ' title="measured"'
         if not speaks(self):
             head, title, rest = "numbers", "", f"measured {shown}; {rest}"
@@ -78,22 +83,28 @@ class Claim:
             f'<div class="tfbook-claim" id="claim-{html.escape(self.slug)}" style="{box("green")}">'
             f'<span class="tfbook-claim-tick" aria-hidden="true" style="color: '
             f'{colour("green")}; font-weight: bold">✓</span> '
-            f'<span class="tfbook-claim-sentence">{html.escape(self.sentence)}</span> '
+            f'<span class="tfbook-claim-sentence">{said}</span> '
             f'<details class="tfbook-claim-numbers" style="display: inline; font-size: 0.92em">'
             f'<summary{title} style="display: inline; cursor: pointer; opacity: 0.75; '
             f'text-decoration: underline">{head}</summary> {rest}</details></div>'
         )
 
 
+def _number(text: str) -> str:
+    return f'<span class="tfbook-claim-measured">{html.escape(text)}</span>'
+
+
 def speaks(claim: Claim) -> bool:
     """Tell whether what a claim measured says more to a reader than that the sentence is true.
 
-    A number does, and so do up to four, or a word; but not what had to be nothing (a difference of
-    arrays, an equality with 0, a number below a very small one), and not what the sentence says.
-    A sentence that leads up to its number, "differ by at most", gets it in any case, and a question
-    its yes or no.
+    Not if the sentence holds the numbers already. Otherwise a number does, and so do up to four, or
+    a word; but not what had to be nothing (a difference of arrays, an equality with 0, a number
+    below a very small one), and not what the sentence says. A sentence that leads up to its number,
+    "differ by at most", gets it in any case, and a question its yes or no.
     All but the kind of the measurement is read off what was expected, which is the same anywhere.
     """
+    if any(number is not None for _, number in claim.parts):
+        return False
     if WORD.fullmatch(claim.measured):
         return True
     numbers = _parts(claim.measured)
@@ -137,6 +148,9 @@ def claim(
     "at least" allow every entry to miss the bound by `tolerance`; "above" and "below" are
     strict and take no tolerance. Booleans and texts have to be equal exactly.
 
+    The sentence may hold fields in braces as `str.format` takes them. Each is replaced by a number
+    of `measured`, in order, or by its index: "Of 100 words {} are right, {:.1f} times as many."
+
     Args:
         slug: name of the claim, in lower case with hyphens; unique in the book.
         sentence: what is claimed, as the reader is to read it.
@@ -150,7 +164,8 @@ def claim(
     Raises:
         ClaimError: the claim is false, the measurement is not finite, or `wrong` passes too.
         TypeError: a value is of a kind that cannot be compared.
-        ValueError: an argument makes no sense (slug, tolerance, relation, nothing to compare).
+        ValueError: an argument makes no sense (slug, tolerance, relation, nothing to compare,
+            fields for other numbers than there are).
     """
     shown = evaluate(
         slug, sentence, measured, expected, tolerance, relation=relation, wrong=wrong, digits=digits
@@ -177,7 +192,7 @@ def evaluate(
     m, e = _value("measured", measured), _value("expected", expected)
     _check_kinds(m, e, relation, tolerance)
     if not _finite(e):
-        raise ValueError(f"claim {slug}: expected has to be finite, got {_text(e, digits)}")
+        raise ValueError(f"claim {slug}: expected has to be finite, got {rounded(e, digits)}")
 
     holds = _judge(relation, tolerance)
     if not holds(m, e):
@@ -194,7 +209,7 @@ def evaluate(
         # A source's wrong value must fail as a measurement and, for equality, as expectation.
         if holds(w, e) or (relation == "equal" and holds(m, w)):
             raise ClaimError(
-                f"claim {slug} does not tell right from wrong: {_text(w, digits)} passes too; "
+                f"claim {slug} does not tell right from wrong: {rounded(w, digits)} passes too; "
                 f"tolerance {tolerance:g} is too wide"
             )
         wrong_text = _measured_text(w, e, relation, digits)
@@ -204,6 +219,7 @@ def evaluate(
         _measured_text(m, e, relation, digits),
         _expected_text(m, e, relation, tolerance, digits),
         wrong_text,
+        tuple(fill(slug, sentence, m, digits)),
     )
 
 
@@ -350,26 +366,6 @@ def _judge(relation: str, tolerance: float) -> Callable[[Any, Any], bool]:
     return holds
 
 
-def _text(value: Any, digits: int) -> str:
-    """Round a value for reading."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, str | tuple):
-        text = repr(list(value)) if isinstance(value, tuple) else repr(value)
-        return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
-    if isinstance(value, np.ndarray):
-        if value.size > SHOWN_VALUES:
-            return f"an array of shape {value.shape}"
-        parts = [_text(v.item() if v.ndim == 0 else v, digits) for v in map(np.asarray, value)]
-        return f"[{', '.join(parts)}]"
-    if isinstance(value, int):
-        return str(value)
-    text = f"{value:.{digits}g}"
-    if "e" in text and 1 <= abs(value) < 1e6:
-        text = f"{value:.0f}"
-    return "0" if text == "-0" else text
-
-
 def _by_difference(m: Any, e: Any, relation: str) -> bool:
     """Tell whether a large array is shown by its largest difference only."""
     large = isinstance(e, np.ndarray) and e.size > SHOWN_VALUES
@@ -378,7 +374,7 @@ def _by_difference(m: Any, e: Any, relation: str) -> bool:
 
 def _measured_text(m: Any, e: Any, relation: str, digits: int) -> str:
     if _by_difference(m, e, relation):
-        return f"{_text(_difference(m, e), digits)} apart at most"
+        return f"{rounded(_difference(m, e), digits)} apart at most"
     if isinstance(m, np.ndarray) and m.size > SHOWN_VALUES:
         if not _finite(m):
             return f"values that are not finite, in shape {m.shape}"
@@ -386,8 +382,8 @@ def _measured_text(m: Any, e: Any, relation: str, digits: int) -> str:
             return f"{int(m.sum())} of {m.size} true, in shape {m.shape}"
         if relation != "equal":
             extreme = m.max() if relation in ("at most", "below") else m.min()
-            return f"{_text(extreme.item(), digits)} at the extreme"
-    return _text(m, digits)
+            return f"{rounded(extreme.item(), digits)} at the extreme"
+    return rounded(m, digits)
 
 
 def _expected_text(m: Any, e: Any, relation: str, tolerance: float, digits: int) -> str:
@@ -396,6 +392,6 @@ def _expected_text(m: Any, e: Any, relation: str, tolerance: float, digits: int)
     elif isinstance(e, np.ndarray) and e.size > SHOWN_VALUES and _kind(e) == "booleans":
         text = f"{int(e.sum())} of {e.size} true, in shape {e.shape}"
     else:
-        text = _text(e, digits)
+        text = rounded(e, digits)
     text = text if relation == "equal" else f"{relation} {text}"
     return f"{text} ± {tolerance:g}" if tolerance else text

@@ -58,7 +58,7 @@ def mix_experts(
         TypeError: for an argument of a wrong type.
         ValueError: for sizes that do not fit.
 
-    Cost: that of the experts for T · K rows, and three copies of them.
+    Cost: that of the experts for T · K rows, and a copy of them.
 
     Example:
         >>> from tfbook.blocks.routing import route
@@ -79,14 +79,14 @@ def mix_experts(
     order = asked.argsort(stable=True)[: sum(counts)]
     rows = order % n_rows
     weights = routing.weights.T.flatten()[order]
-    # Each expert reads a slice; sums are in float32 at least.
-    found = [
-        expert(own) for expert, own in zip(experts, x[rows].split(counts), strict=True) if len(own)
-    ]
+    # Each expert reads a slice, and its answer is added up while it is in the processor's cache.
+    # Sums are in float32 at least.
     y = torch.zeros(x.shape, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
-    if found:
-        weighted = torch.cat(found).to(y.dtype) * weights[:, None].to(y.dtype)
-        y = y.scatter_add(0, rows[:, None].expand(-1, x.shape[1]), weighted)
+    slices = x[rows].split(counts), weights.to(y.dtype).split(counts), rows.split(counts)
+    for expert, own, weight, places in zip(experts, *slices, strict=True):
+        if len(own):
+            answers = expert(own).to(y.dtype) * weight[:, None]
+            y.scatter_add_(0, places[:, None].expand_as(answers), answers)
     return y.to(x.dtype)
 
 

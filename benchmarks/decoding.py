@@ -3,10 +3,12 @@
 Setting: one sequence behind a prompt of 128 tokens, a static cache, one thread, no gradients. The
 modules are what runs while a hook is registered; without one a token passes the layers as
 :mod:`tfbook.blocks.stepping` does it. All variants are timed in turn, on the same tokens, and what
-they say is compared first. The last column is the memory of a fresh process that loads the model
-and decodes, beyond that of one that has imported PyTorch and this package.
+they say is compared first. Where llama-cpp-python is installed, llama.cpp decodes the same tokens
+from the same file, in the same rounds. The last column is the memory of a fresh process that loads
+the model and decodes, beyond that of one that has imported PyTorch and this package.
 """
 
+import importlib.util
 import subprocess
 import sys
 
@@ -22,6 +24,7 @@ PROMPT, NEW, ROUNDS = 128, 8, 9
 LEAST = {"int8": 2.0, "int4": 4.0}  # times as fast as the modules in float32
 APART = {"float32": 1e-4, "int8": 0.05, "int4": 0.05}  # of the norm of the logits
 MOST = {"int4": 250.0}  # MiB beyond the libraries
+PEER, PEER_LEAST = "llama.cpp", {"int4": 0.7}  # times as fast as llama.cpp, on the same file
 MEMORY = """
 import sys, torch, tokenizers, tfbook.generation
 from tfbook import pretrained
@@ -61,6 +64,30 @@ class Decoder:
         return found
 
 
+class Peer:
+    """llama.cpp with the same file, behind the same prompt, on one thread."""
+
+    def __init__(self, ids: Tensor):
+        """Read the prompt."""
+        from llama_cpp import Llama
+
+        name = "SmolLM2-135M-Instruct.Q4_1.gguf"
+        path = next(path for path in pretrained.find_package("smollm2-135m") if path.name == name)
+        self.ids = ids[0].tolist()
+        choices = {"n_threads": 1, "n_threads_batch": 1, "n_ctx": 256, "verbose": False}
+        self.llama = Llama(str(path), **choices)
+        self.llama.eval(self.ids[:PROMPT])
+
+    def run(self) -> Tensor:
+        """Decode, and return the last logits."""
+        self.llama.n_tokens = PROMPT  # what stands behind is forgotten
+        for i in range(PROMPT, PROMPT + NEW):
+            self.llama.eval([self.ids[i]])
+        vocabulary = self.llama.n_vocab()
+        pointer = self.llama._ctx.get_logits()  # of the last token
+        return torch.tensor(pointer[:vocabulary])
+
+
 def _memory(weights: str) -> float | None:
     """Return the MiB of a process that decodes, beyond its libraries; None where none are told."""
     run = [sys.executable, "-c", MEMORY, weights]
@@ -86,6 +113,12 @@ def run(rounds: int = ROUNDS) -> dict[str, object]:
         assert apart[weights] <= APART[weights], (weights, apart[weights])
     calls = {f"{w}, modules": lambda d=d: d.run(hooked=True) for w, d in decoders.items()}
     calls |= {w: d.run for w, d in decoders.items()}
+    if importlib.util.find_spec("llama_cpp"):
+        peer = Peer(decoders["int4"].ids)
+        right, said = decoders["float32"].run().flatten(), peer.run()
+        apart[PEER] = float((said - right).norm() / right.norm())
+        assert apart[PEER] <= APART["int4"], apart[PEER]
+        calls[PEER] = peer.run
     baseline = "float32, modules"
     against = time_ratios(calls, baseline, rounds)
     rows = []
@@ -103,6 +136,12 @@ def run(rounds: int = ROUNDS) -> dict[str, object]:
             "MiB": memory,
             "targets": {},
         }
+        if PEER in against:
+            row[f"times {PEER}"] = against[PEER]["ms"] / ours["ms"]
+            if weights in PEER_LEAST:
+                limit = PEER_LEAST[weights]
+                target = {"limit": limit, "met": row[f"times {PEER}"] >= limit}
+                row["targets"][f"times {PEER}"] = target
         if weights in LEAST:
             limit = LEAST[weights]
             row["targets"]["times float32 by modules"] = {"limit": limit, "met": speed >= limit}
@@ -110,6 +149,9 @@ def run(rounds: int = ROUNDS) -> dict[str, object]:
             row["targets"]["MiB"] = {"limit": MOST[weights], "met": memory <= MOST[weights]}
         rows.append(row)
     setting = {"prompt": PROMPT, "new tokens": NEW, "cache": "static", "baseline": baseline}
+    if PEER in against:
+        setting[f"{PEER} tokens/s"] = NEW / against[PEER]["ms"] * 1e3
+        setting[f"{PEER} apart"] = apart[PEER]
     return {"setting": setting, "machine": machine(), "rows": rows}
 
 
@@ -117,18 +159,19 @@ def table(results: dict[str, object]) -> str:
     """Write the results as a table; a target follows its number, with a ! where it is missed."""
     lines = [
         f"{'weights':<8} {'tokens/s':>9} {'by modules':>11} {'× float32 by modules':>21} "
-        f"{'× float32':>10} {'MiB':>10}"
+        f"{'× float32':>10} {'MiB':>10} {f'× {PEER}':>12}"
     ]
     for row in results["rows"]:
         told = {}
-        for name, sign in (("times float32 by modules", "≥"), ("MiB", "≤")):
+        signs = ("times float32 by modules", "≥"), ("MiB", "≤"), (f"times {PEER}", "≥")
+        for name, sign in signs:
             target = row["targets"].get(name)
-            told[name] = "" if row[name] is None else f"{row[name]:.2f}"
+            told[name] = "" if row.get(name) is None else f"{row[name]:.2f}"
             if target:
                 told[name] += f" {sign}{target['limit']:g}{' ' if target['met'] else '!'}"
         lines.append(
             f"{row['weights']:<8} {row['tokens/s']:>9.1f} {row['tokens/s by modules']:>11.1f} "
             f"{told['times float32 by modules']:>21} {row['times float32']:>10.2f} "
-            f"{told['MiB']:>10}"
+            f"{told['MiB']:>10} {told[f'times {PEER}']:>12}"
         )
     return "\n".join(lines)

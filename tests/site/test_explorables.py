@@ -1352,9 +1352,9 @@ def rows_of(times, last):
     return sorted(places)
 
 
-def check_next(page, prompt=0, *, seed=0, draws=20, rows=None, **cuts):
+def check_next(page, prompt=0, *, prompts=NEXT, seed=0, draws=20, rows=None, **cuts):
     cuts = {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "min_p": 0.0} | cuts
-    entries = _sampling.entries_of(NEXT[prompt])
+    entries = _sampling.entries_of(prompts[prompt])
     logs = torch.cat([torch.full((c,), x, dtype=torch.double) for c, x in entries])
     sampling = generation.Sampling(
         temperature=cuts["temperature"],
@@ -1384,7 +1384,7 @@ def check_next(page, prompt=0, *, seed=0, draws=20, rows=None, **cuts):
     assert struck == (after[places] == 0).sum().item()
     if draws:
         assert page.locator("tr.tfx-last").count() == 1
-        token = NEXT[prompt]["tokens"][last] if last < 40 else "…"
+        token = prompts[prompt]["tokens"][last] if last < 40 else "…"
         assert page.locator(".tfx-sofar mark").text_content() == token.replace("\n", "⏎")
     else:
         assert page.locator(".tfx-sofar mark").count() == 0
@@ -2413,11 +2413,16 @@ def check_architecture(page):
     check_shape(page.locator('[data-module="shape_tracer"]'), "gpt2")
 
 
-def check_generation(page):
+def check_sampler(page):
     sampler = page.locator('[data-module="next_token_sampling"]')
     now = stored(sampler)
     cuts = {name: now[name] for name in ("temperature", "top_k", "top_p", "min_p")}
-    check_next(sampler, seed=now["seed"], draws=now["draws"], **cuts)
+    prompts = now["data"]["prompts"]
+    check_next(sampler, prompts=prompts, seed=now["seed"], draws=now["draws"], **cuts)
+
+
+def check_generation(page):
+    check_sampler(page)
     check_cache(page.locator('[data-module="cache_growth"]'))
 
 
@@ -2429,7 +2434,12 @@ def check_training(page):
 
 def check_language(page):
     check_pairs(page.locator('[data-module="byte_pairs"]'))
+    check_sampler(page)
+
+
+def check_language_deeper(page):
     check_alignments(page, "translator")
+    check_live(page)
 
 
 def check_costs(page):
@@ -2532,7 +2542,7 @@ CHAPTERS = {
     "12_generation": check_generation,
     "12_generation_deeper": check_live,
     "13_language": check_language,
-    "13_language_deeper": check_live,
+    "13_language_deeper": check_language_deeper,
     "17_hardware": check_hardware,
     "18_practice": check_practice,
 }

@@ -131,7 +131,7 @@ def char_tokenizer(text: str) -> Tokenizer:
         >>> tokenizer.encode("be").ids, tokenizer.decode([2, 3])
         ([2, 3], 'be')
 
-    Explained in: chapters/13_language, section "Predicting the next character".
+    Explained in: chapters/13_language_deeper, section "Predicting the next character".
     """
     if not isinstance(text, str):
         raise TypeError(f"text must be a string, got {type(text).__name__}")

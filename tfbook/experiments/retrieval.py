@@ -12,7 +12,7 @@ were chosen on eight other questions.
 Nothing is trained. The log keeps the pages as they were read, so that a chapter which searches them
 does not change whenever somebody edits a page.
 
-Explained in: chapters/13_language, section "Look it up first".
+Explained in: chapters/13_language, section "Write it, and grade it".
 """
 
 import random

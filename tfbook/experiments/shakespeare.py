@@ -16,7 +16,7 @@ on is the first 90 % of the text; "last tenth" is all the rest, the splits "vali
     from tfbook import pretrained
     model = pretrained.load("shakespeare")  # the shipped one, with its tokenizer
 
-Explained in: chapters/13_language, section "Predicting the next character".
+Explained in: chapters/13_language_deeper, section "Predicting the next character".
 """
 
 import hashlib

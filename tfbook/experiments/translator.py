@@ -14,7 +14,7 @@ translation as it stands.
     model, tokenizer = translator.trained()
     translator.translate(model, tokenizer, ["Open the panel."])
 
-Explained in: chapters/13_language, section "Translating real sentences".
+Explained in: chapters/13_language_deeper, section "Translating real sentences".
 """
 
 import math

@@ -78,7 +78,7 @@ def live_translator(
         ValueError: if it is out of range.
 
     Source: [vaswani2017attention], beam search: [wu2016google].
-    Explained in: chapters/13_language, section "Translating real sentences".
+    Explained in: chapters/13_language_deeper, section "Translating real sentences".
     """
     loaded = _model()
     n_layers, n_heads = len(loaded.config.decoder), loaded.config.decoder[0].mixer.n_heads

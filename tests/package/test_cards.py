@@ -103,6 +103,8 @@ BUILT = {
     "one_pass": lambda m: count(pretrained.load("smollm2-135m").model),
     "few_bits": lambda m: count(pretrained.load("smollm2-135m").model),
     "calibrated_bits": lambda m: count(pretrained.load("smollm2-135m").model),
+    "many_at_once": lambda m: count(pretrained.load("smollm2-135m").model),
+    "sixteen_bits": lambda m: count(m.model_of()),
     "same_prompt": lambda m: count(pretrained.load("smollm2-135m").model),
     "overfitting": lambda m: overfitting(),
     "own_text": lambda m: count(pretrained.load("smollm2-135m").model),

@@ -237,6 +237,12 @@ def grid_of_embeddings(*given):
     return grid(*given, deep=False)
 
 
+@wrong("patching-grid", "Nothing is mended yet")
+def grid_with_another_loop(*given):
+    """Right for one layer, where the clean stream has one depth only, and both faults beyond."""
+    return grid(*given, fresh=len(given[0]) == 1, deep=False)
+
+
 def ends(layers, read, clean, corrupted):
     for layer in layers:
         clean, corrupted = layer(clean), layer(corrupted)
@@ -259,6 +265,102 @@ def grid_divided_by_clean(*given):
 def grid_of_what_is_missing(*given):
     good, bad = ends(*given)
     return grid(*given, share=lambda patched: (good - patched) / (good - bad))
+
+
+# lost-on-path -----------------------------------------------------------------------------------
+
+
+def path(
+    parts, read, clean, corrupted, sender, receiver, *,
+    hold=True, stays=False, later=True, only=True, lost=None,
+):  # fmt: skip
+    """Compute what is lost by one path; each option is a mistake."""
+
+    def added(x):
+        given = []
+        for part in parts:
+            given.append(part(x))
+            x = x + given[-1]
+        return given, x
+
+    (good, end), (bad, other) = added(clean), added(corrupted)
+    mixed = [bad[k] if k == sender else each for k, each in enumerate(good)]
+    heard = clean
+    for k in range(receiver):
+        heard = heard + (mixed[k] if hold or k == sender else parts[k](heard))
+    x = clean + sum((mixed if stays else good)[:receiver]) + parts[receiver](heard)
+    if not only:
+        x = clean + sum(mixed[: sender + 1])
+        for part in parts[sender + 1 : receiver + 1]:
+            x = x + part(x)
+    for k in range(receiver + 1, len(parts)):
+        x = x + (parts[k](x) if later else good[k])
+    lost = lost or (lambda good, bad, new: (good - new) / (good - bad))
+    return lost(read(end), read(other), read(x))
+
+
+@right("lost-on-path")
+def path_by_sums(*given):
+    return path(*given)
+
+
+@right("lost-on-path")
+def path_by_differences(parts, read, clean, corrupted, sender, receiver):
+    """The receiver's stream is the clean one and the sender's difference."""
+
+    def before(x, last):
+        for part in parts[:last]:
+            x = x + part(x)
+        return x
+
+    at, from_other = before(clean, sender), before(corrupted, sender)
+    change = parts[sender](from_other) - parts[sender](at)
+    x = before(clean, receiver)
+    x = x + parts[receiver](x + change)
+    for part in parts[receiver + 1 :]:
+        x = x + part(x)
+    best, worst = read(before(clean, None)), read(before(corrupted, None))
+    return (best - read(x)) / (best - worst)
+
+
+@wrong("lost-on-path", "All parts after the sender")
+def path_of_everybody(*given):
+    return path(*given, only=False)
+
+
+@wrong("lost-on-path", "sender and receiver have reacted")
+def path_with_go_betweens(*given):
+    return path(*given, hold=False)
+
+
+@wrong("lost-on-path", "has stayed in the stream")
+def path_that_stays(*given):
+    return path(*given, stays=True)
+
+
+@wrong("lost-on-path", "were held, too")
+def path_to_a_frozen_end(*given):
+    return path(*given, later=False)
+
+
+@wrong("lost-on-path", "Clean and corrupted are exchanged")
+def path_turned_around(parts, read, clean, corrupted, sender, receiver):
+    return path(parts, read, corrupted, clean, sender, receiver)
+
+
+@wrong("lost-on-path", "not divided")
+def path_undivided(*given):
+    return path(*given, lost=lambda good, bad, new: good - new)
+
+
+@wrong("lost-on-path", "what there is to lose")
+def path_divided_by_clean(*given):
+    return path(*given, lost=lambda good, bad, new: (good - new) / good)
+
+
+@wrong("lost-on-path", "share that is left")
+def path_of_what_is_left(*given):
+    return path(*given, lost=lambda good, bad, new: (new - bad) / (good - bad))
 
 
 # leaky-probe ------------------------------------------------------------------------------------

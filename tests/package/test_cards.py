@@ -80,6 +80,7 @@ BUILT = {
         *(m.Reader(s, *[len(set(data.shakespeare("all")))] * 2) for s in m.SCHEMES)
     ),
     "hacked_reward": lambda m: count(m.model_of()),
+    "head_roles": lambda m: count(pretrained.load("smollm2-135m").model),
     "heads": lambda m: of_log("heads"),
     "hybrid_share": lambda m: count(*(m.Recaller(m.mixers_of(n)) for n in m.HYBRIDS)),
     "in_context": lambda m: count(m.Regressor()),

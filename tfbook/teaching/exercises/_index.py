@@ -79,6 +79,7 @@ FILES = {
     "mended-rollout": "interpretability.patterns",
     "leaky-probe": "interpretability.reading",
     "patching-grid": "interpretability.exchanging",
+    "lost-on-path": "interpretability.exchanging",
     "token-mean": "training.losses",
     "noam-factor": "training.updates",
     "packed-targets": "training.batching",

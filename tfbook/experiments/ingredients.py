@@ -4,8 +4,9 @@ A decoder of one layer reads 204,800 letters of Shakespeare, in 200 batches of 1
 letters, and learns to predict the next one. The loop begins as gradient descent at a small rate and
 gains one ingredient after the other: AdamW, a rate that was looked for, with a rise and a fall, and
 clipping. Beside them stand gradient descent at a larger rate and with momentum, the loop
-without one ingredient each, rise and fall apart, less weight decay, three times the rate, and the
-finished loop with smaller and larger batches, at three rates each, that hold as many letters.
+without one ingredient each, rise and fall apart, less weight decay, three and ten times the rate,
+and the finished loop with smaller and larger batches, at three rates each, that hold as many
+letters.
 
 The `PROBES` ask why clipping helps at the rate 0.01. Each goes on from a run, clipped or not, after
 25 steps, when the long gradients are over, with longer or shorter steps or with other means in
@@ -66,6 +67,7 @@ INGREDIENTS: Mapping[str, tuple] = {
     "rise alone, rate 0.003": (torch.optim.AdamW, 0.003, "rise", 1.0, BATCH),
     "fall alone": (torch.optim.AdamW, 0.01, "fall", 1.0, BATCH),
     "rate 0.03, clipped": (torch.optim.AdamW, 0.03, "cosine", 1.0, BATCH),
+    "rate 0.1, clipped": (torch.optim.AdamW, 0.1, "cosine", 1.0, BATCH),
     **{name: (torch.optim.AdamW, 0.01, "cosine", 1.0, BATCH) for name in DECAYED},
     **{
         f"batches of {size}, rate {rate}": (torch.optim.AdamW, rate, "cosine", 1.0, size)

@@ -3,7 +3,7 @@
 The decoder of `ingredients` reads ten times as many batches, with the loops that a short run cannot
 tell apart: gradient descent at its larger rate; AdamW with clipping at a constant rate, with a rise
 alone, and with a rise and a fall, at three rates; at 0.01 also with the fall alone, without
-clipping and without weight decay; and with a rise and a fall at 0.03.
+clipping and without weight decay; and with a rise and a fall at 0.03 and at 0.1.
 
 The log holds, for each loop, the loss on 4,096 letters of the validation text in nats a letter
 after each tenth of the run (`losses`, a list for each seed).
@@ -31,6 +31,7 @@ LOOPS = (
     "rate 0.01",
     "no decay",
     "rate 0.03, clipped",
+    "rate 0.1, clipped",
 )
 SMOKE = {"names": LOOPS[-1:], "seeds": (0,), "steps": 10}
 CARD = {**ingredients.CARD, "batch": "batches of {BATCH}"}

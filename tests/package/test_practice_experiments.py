@@ -63,6 +63,12 @@ def test_a_model_that_sees_the_answer_does_not_see_it_when_it_writes():
     )
 
 
+def test_a_run_is_looked_at_after_each_step():
+    seen = []
+    broken_run.learn(broken_run.FAULTS, 0, 3, known=KNOWN, look=lambda step, _: seen.append(step))
+    assert seen == [1, 2, 3]
+
+
 def test_both_styles_are_right_and_differ_by_the_zero():
     plain, zero = (preferred_sums.pairs(["3+8="], [style]) for style in ("plain", "zero"))
     said = [
@@ -79,7 +85,15 @@ def test_the_shipped_logs_say_what_the_chapter_says():
     assert max(map(max, (loss[-5:] for loss in runs["positions"]["loss"]))) < 0.2
     assert max(runs["positions"]["held"]) < 0.01 < 0.5 < min(runs["mask"]["held"])
     ends = {name: [loss[-1] for loss in found["loss"]] for name, found in runs.items()}
-    assert max(ends["rate alone"]) < min(ends["weights"]) - 0.5
+    assert max(ends["rate alone"]) < min(ends["weights"]) - 0.4
+    assert {len(found["exact"]) for found in runs.values()} == {5}
+    longer = experiments.log("broken_run")["longer"]
+    last = {name: [shares[-1] for shares in found] for name, found in longer.items()}
+    assert max(last["as found"]) < 0.1 < 0.8 < min(last["scores"])
+    styled = experiments.log("preferred_sums")
+    after = {beta: [seed[-1] for seed in x["right"]] for beta, x in styled["betas"].items()}
+    lessons = [seed[-1] for seed in styled["lessons"]["right"]]
+    assert all(a < b < c for a, b, c in zip(after["0.1"], after["0.5"], lessons, strict=True))
     log = experiments.log("checked_sums")
     assert all(0 <= c <= log["samples"] for way in log["ways"].values() for c in way["right"][0])
 

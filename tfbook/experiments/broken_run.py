@@ -14,15 +14,20 @@ rate, and dropout of attention weights instead of QK-norm. A third, "plain start
 fault at its root: queries and keys are drawn as everything else, without QK-norm. "Rate alone" is
 0.005 at every step, without the warm-up and the clipping.
 
+Last, three of the programs are trained longer: as found, without the last repair, and
+with all of them.
+
 The log holds for each run a list over seeds of `loss` and `norm`, means of 10 steps of the training
 loss and of the gradient's length; of `entropy`, the mean entropy of the attention weights of each
 layer as a share of that of even attention, at the end; and of what becomes of 80 sums that were
-kept apart: `held`, their loss, and `exact`, the share that is answered rightly.
+kept apart: `held`, their loss, and `exact`, the share that is answered rightly. Under `longer` it
+holds for each program that is trained on, and each seed, that share after each number of steps of
+`at`.
 
 Explained in: chapters/18_practice, section "A run that does not learn".
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -56,12 +61,14 @@ REMEDIES = {  # name → what is repaired, and what is done in addition
     "dropout": (FAULTS[:4], {"dropout": 0.1}),
     "plain start": ((*FAULTS[:4], "plain start"), {}),
 }
+LONGER = {"as found": (), "mask": FAULTS[:4], "scores": FAULTS}  # trained on
 WIDTH, LAYERS, LARGEST, EVERY = 48, 2, 19, 10
 KEPT_APART, BATCH, RATE, WRONG_RATE = 80, 32, 0.005, 0.05
-SMOKE = {"seeds": (0,), "steps": 20, "n_test": 5}
+SMOKE = {"seeds": (0,), "steps": 20, "at": (10, 20), "n_test": 5}
 CARD = {
     "model": "decoder, {LAYERS} layers of width {WIDTH}, 57,264 to 57,312 parameters",
     "data": "sums of two numbers below 20",
+    "steps": "{steps:,} steps, three programs also {at_last:,}",
     "batch": "batches of {BATCH}",
     "rate": "rate {RATE:g} or {WRONG_RATE:g}",
 }
@@ -165,10 +172,12 @@ def spread(model: DecoderOnly, inputs: Tensor) -> list[float]:
 def learn(
     repaired: Sequence[str], seed: int, steps: int, *, batch: int = BATCH, dropout: float = 0.0,
     plain: bool = False, known: Questions | None = None,
+    look: Callable[[int, DecoderOnly], None] | None = None,
 ) -> tuple[DecoderOnly, list[float], list[float]]:  # fmt: skip
     """Train a model, and return it with the loss and the gradient norm of every step.
 
-    A right rate comes with a warm-up, a fall and clipping, unless it is `plain`.
+    A right rate comes with a warm-up, a fall and clipping, unless it is `plain`. After each step
+    `look` is called with the number of steps and the model.
     """
     known = questions() if known is None else known
     model = model_of(repaired, seed, dropout=dropout)
@@ -188,18 +197,25 @@ def learn(
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), longest).item())
         optimizer.step()
         losses.append(loss.item())
+        if look is not None:
+            look(step + 1, model)
     return model.eval(), losses, norms
 
 
 def run(
-    *, seeds: Sequence[int] = (0, 1), steps: int = 320, n_test: int = KEPT_APART
+    *,
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    steps: int = 320,
+    at: Sequence[int] = (100, 200, 400, 800, 1200, 1600, 2000, 2400),
+    n_test: int = KEPT_APART,
 ) -> tuple[dict, None]:
-    """Repeat the run after each repair, and with each other remedy."""
+    """Repeat the run after each repair and with each other remedy, and train three programs on."""
     known = questions()
     test = known.test[:n_test]
     repaired = {"as found": ()} | {FAULTS[i]: FAULTS[: i + 1] for i in range(len(FAULTS))}
     todo = {name: (done, {}) for name, done in repaired.items()} | REMEDIES
-    log = {"settings": {"seeds": list(seeds), "steps": steps}, "every": EVERY, "runs": {}}
+    settings = {"seeds": list(seeds), "steps": steps, "at": list(at)}
+    log = {"settings": settings, "every": EVERY, "runs": {}, "longer": {}}
     for name, (done, more) in todo.items():
         found = {"first": [], "loss": [], "norm": [], "entropy": [], "held": [], "exact": []}
         for seed in seeds:
@@ -214,4 +230,15 @@ def run(
             found["held"].append(round(held, 4))
             found["exact"].append(round(exact(model, known.inputs[test], known.targets[test]), 4))
         log["runs"][name] = found
+    for name, done in LONGER.items():
+        log["longer"][name] = []
+        for seed in seeds:
+            shares = []
+
+            def look(step: int, model: DecoderOnly, shares: list = shares) -> None:
+                if step in at:
+                    shares.append(round(exact(model, known.inputs[test], known.targets[test]), 4))
+
+            learn(done, seed, max(at), known=known, look=look)
+            log["longer"][name].append(shares)
     return log, None

@@ -87,7 +87,7 @@ def train(
 
 def run(
     *,
-    seeds: Sequence[int] = (0, 1),
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
     lessons: int = LESSONS,
     steps: int = 240,
     n_questions: int = 80,

@@ -96,7 +96,7 @@ def measure(model: DecoderOnly, base: DecoderOnly, asked: Sequence[str], seed: i
 
 def run(
     *,
-    seeds: Sequence[int] = (0, 1),
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
     betas: Sequence[float] = BETAS,
     lessons: int = LESSONS,
     at: Sequence[int] = (0, 10, 20, 40, 80),

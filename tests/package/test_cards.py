@@ -110,7 +110,7 @@ BUILT = {
     "overfitting": lambda m: overfitting(),
     "own_text": lambda m: count(pretrained.load("smollm2-135m").model),
     "own_words": lambda m: count(*map(module("long_sums").model_of, ("small", "large"))),
-    "pairs_recalled": lambda m: count(*(m.Recaller(way, 64) for way in m.WAYS)),
+    "pairs_recalled": lambda m: count(*(m.Recaller(way) for way in m.WAYS)),
     "pretrained_attention": lambda m: count(*(pretrained.load(n).model for n in m.MODELS)),
     "pretrained_heads": lambda m: count(*(pretrained.load(n).model for n in m.MODELS.values())),
     "prompts_compared": lambda m: count(pretrained.load("smollm2-135m").model),

@@ -42,7 +42,8 @@ CARD = {
     "initial weights as in GPT-2",
     "data": "Shakespeare, windows of {CONTEXT} characters",
     "batch": "batches of {BATCH}",
-    "rate": "rate 0.002, for post-norm also 0.001, rising over a fifth of the steps, then falling",
+    "rate": "rate {highest:g}, for post-norm also {lowest:g}, rising over a fifth of the steps, "
+    "then falling",
 }
 
 
@@ -109,6 +110,7 @@ def run(
     return {
         "settings": {
             "steps": steps, "depth": depth, "smallest": min(sizes), "largest": max(sizes),
+            "lowest": min(map(min, rates.values())), "highest": max(map(max, rates.values())),
         },
         "seeds": list(seeds), "losses": losses,
     }, None  # fmt: skip

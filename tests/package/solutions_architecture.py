@@ -1118,6 +1118,87 @@ def next_summed(decode, tokens):
     return F.cross_entropy(decode(tokens[:, :-1]).mT, tokens[:, 1:], reduction="sum")
 
 
+# two-lines-to-an-encoder ------------------------------------------------------------------------
+
+
+def hide(ids, hidden, mark):
+    return torch.where(hidden, mark, ids)
+
+
+@right("two-lines-to-an-encoder")
+def encoder_by_picking(model, ids, hidden, mark):
+    logits = model(hide(ids, hidden, mark), causal=False)
+    return F.cross_entropy(logits[hidden], ids[hidden])
+
+
+@right("two-lines-to-an-encoder")
+def encoder_by_weighing(model, ids, hidden, mark):
+    logits = model(ids.masked_fill(hidden, mark), causal=False)
+    each = F.cross_entropy(logits.mT, ids, reduction="none")
+    return (each * hidden).sum() / hidden.sum()
+
+
+@wrong("two-lines-to-an-encoder", "an encoder reads both sides")
+def encoder_still_a_gpt(model, ids, hidden, mark):
+    logits = model(ids[:, :-1], causal=True)
+    return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+
+@wrong("two-lines-to-an-encoder", "did not read the whole texts")
+def encoder_of_less(model, ids, hidden, mark):
+    logits = model(hide(ids, hidden, mark)[:, :-1], causal=False)
+    return F.cross_entropy(logits[hidden[:, :-1]], ids[:, :-1][hidden[:, :-1]])
+
+
+@wrong("two-lines-to-an-encoder", "reads the tokens that it has to name")
+def encoder_that_hides_nothing(model, ids, hidden, mark):
+    return F.cross_entropy(model(ids, causal=False)[hidden], ids[hidden])
+
+
+@wrong("two-lines-to-an-encoder", "are exchanged")
+def encoder_that_hides_the_rest(model, ids, hidden, mark):
+    return F.cross_entropy(model(hide(ids, ~hidden, mark), causal=False)[hidden], ids[hidden])
+
+
+@wrong("two-lines-to-an-encoder", "with the mark where a token is hidden")
+def encoder_with_another_mark(model, ids, hidden, mark):
+    return F.cross_entropy(model(hide(ids, hidden, 0), causal=False)[hidden], ids[hidden])
+
+
+@wrong("two-lines-to-an-encoder", "need only be copied")
+def encoder_asked_for_all(model, ids, hidden, mark):
+    return F.cross_entropy(model(hide(ids, hidden, mark), causal=False).mT, ids)
+
+
+@wrong("two-lines-to-an-encoder", "*not* hidden are asked for")
+def encoder_asked_for_the_rest(model, ids, hidden, mark):
+    return F.cross_entropy(model(hide(ids, hidden, mark), causal=False)[~hidden], ids[~hidden])
+
+
+@wrong("two-lines-to-an-encoder", "is its own target")
+def encoder_asked_for_the_next(model, ids, hidden, mark):
+    logits = model(hide(ids, hidden, mark), causal=False)
+    return F.cross_entropy(logits[hidden], ids.roll(-1, 1)[hidden])
+
+
+@wrong("two-lines-to-an-encoder", "asked for the mark")
+def encoder_asked_for_the_mark(model, ids, hidden, mark):
+    logits = model(hide(ids, hidden, mark), causal=False)
+    return F.cross_entropy(logits[hidden], hide(ids, hidden, mark)[hidden])
+
+
+@wrong("two-lines-to-an-encoder", "This is the sum")
+def encoder_summed(model, ids, hidden, mark):
+    logits = model(hide(ids, hidden, mark), causal=False)
+    return F.cross_entropy(logits[hidden], ids[hidden], reduction="sum")
+
+
+@wrong("two-lines-to-an-encoder", "divided by all tokens")
+def encoder_divided_by_all(model, ids, hidden, mark):
+    logits = model(hide(ids, hidden, mark), causal=False)
+    return (F.cross_entropy(logits.mT, ids, reduction="none") * hidden).mean()
+
+
 # prefix-attention -------------------------------------------------------------------------------
 
 

@@ -51,6 +51,7 @@ FILES = {
     "swiglu": "architecture.layers",
     "shift-right": "architecture.loss",
     "off-by-one": "architecture.whole",
+    "two-lines-to-an-encoder": "architecture.whole",
     "prefix-attention": "architecture.whole",
     "encoder-layer": "architecture.blocks",
     "block-that-trains": "architecture.blocks",

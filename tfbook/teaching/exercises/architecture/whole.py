@@ -1,4 +1,4 @@
-"""The exercises of chapter 05 on a whole GPT: one that trains, a fault, and another family."""
+"""The exercises of chapter 05 on a whole GPT: one that trains, a fault, and other families."""
 
 import math
 from collections.abc import Callable
@@ -101,6 +101,103 @@ OFF_BY_ONE = Exercise(
         "Which token has position i read, and which one is it asked for?",
         "A causal mask allows the diagonal. What can a model do that is asked for its own token?",
         "Look at `batch` in the chapter: what is the difference between `x` and `y`?",
+    ),
+    broken=True,
+)
+
+# two-lines-to-an-encoder ------------------------------------------------------------------------
+
+
+def encoder_loss(
+    model: Callable[..., torch.Tensor], ids: torch.Tensor, hidden: torch.Tensor, mark: int
+) -> torch.Tensor:
+    """Compute the loss of an encoder that names hidden tokens.
+
+    model: from ids (B, N) and `causal`, True or False, to logits (B, N, V).
+    ids: (B, N), int64, the texts. hidden: (B, N), True where a token is to be hidden.
+    mark: the number of the mark.
+    Returns: the mean of -log p(hidden token), a tensor of shape ().
+    """
+    logits = model(ids[:, :-1], causal=True)
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+
+LINES_IDS = torch.tensor([[1, 4, 2, 7, 5], [3, 5, 0, 7, 2]])
+LINES_HIDDEN = torch.tensor([[0, 1, 0, 0, 1], [1, 0, 0, 0, 0]]).bool()
+
+
+def _lines_reads(loss: Any) -> None:
+    """The model reads whole texts, without a causal mask, and not what is hidden."""
+    calls = []
+
+    def model(ids: torch.Tensor, causal: bool = True) -> torch.Tensor:
+        calls.append((ids.clone(), causal))
+        return torch.zeros(*ids.shape, 9, dtype=torch.float64)
+
+    loss(model, LINES_IDS.clone(), LINES_HIDDEN.clone(), 8)
+    if not calls:
+        raise Wrong("The model was not called.")
+    ids, causal = calls[0]
+    given = {"ids": LINES_IDS, "hidden": LINES_HIDDEN, "mark": 8}
+    if causal:
+        raise Wrong("The model was called with causal=True: an encoder reads both sides.",
+                    given=given)  # fmt: skip
+    if ids.shape != LINES_IDS.shape:
+        raise Wrong("The model did not read the whole texts. No target is shifted here.",
+                    got=ids, given=given)  # fmt: skip
+    right = torch.where(LINES_HIDDEN, 8, LINES_IDS)
+    if torch.equal(ids, right):
+        return
+    if torch.equal(ids, LINES_IDS):
+        words = "The model reads the tokens that it has to name. Put the mark in their places."
+    elif torch.equal(ids, torch.where(LINES_HIDDEN, LINES_IDS, 8)):
+        words = "The mark stands where nothing is hidden. The two texts of `where` are exchanged."
+    else:
+        words = "The model does not read the texts with the mark where a token is hidden."
+    raise Wrong(words, got=ids, given=given)
+
+
+def _lines_values(loss: Any) -> None:
+    """The loss is the mean over the hidden tokens, and the target is the token itself."""
+    table = numbers(2, 5, 9, seed=487)
+    damaged = torch.where(LINES_HIDDEN, 8, LINES_IDS)
+    each = F.cross_entropy(table.mT, LINES_IDS, reduction="none")
+    following = F.cross_entropy(table.mT, LINES_IDS.roll(-1, 1), reduction="none")
+    expect(
+        loss(lambda ids, causal=True: table[:, : ids.shape[1]], LINES_IDS, LINES_HIDDEN, 8),
+        each[LINES_HIDDEN].mean(),
+        "The loss is not the mean of -log p(token) over the hidden tokens.",
+        what="The loss",
+        given={"ids": LINES_IDS, "hidden": LINES_HIDDEN, "mark": 8},
+        mistakes={
+            "All tokens are asked for. Those that are not hidden need only be copied: ask for the "
+            "hidden ones.": each.mean(),
+            "The tokens that are *not* hidden are asked for.": each[~LINES_HIDDEN].mean(),
+            "The target is the next token. A hidden token is its own target.":
+                (following[LINES_HIDDEN].mean(), following[:, :-1].mean()),
+            "The model is asked for the mark. The target is the token that the mark hides.":
+                F.cross_entropy(table.mT, damaged, reduction="none")[LINES_HIDDEN].mean(),
+            "This is the sum. The loss is the mean over the hidden tokens.":
+                each[LINES_HIDDEN].sum(),
+            "The sum is divided by all tokens. Divide by the number of the hidden ones.":
+                (each * LINES_HIDDEN).mean(),
+        },
+    )  # fmt: skip
+
+
+TWO_LINES = Exercise(
+    name="two-lines-to-an-encoder",
+    title="Two lines to an encoder",
+    level=1,
+    section='chapters/05_architecture, section "Three families, by the lines that change"',
+    stub=encoder_loss,
+    properties=(_lines_reads, _lines_values),
+    hints=(
+        "What may a token of an encoder read, and what has to be missing so that naming it is a "
+        "task?",
+        "In the training loop of the small BERT, three lines are marked *new*.",
+        "`torch.where(hidden, mark, ids)` hides; `logits[hidden]` picks the positions that are "
+        "asked.",
     ),
     broken=True,
 )
@@ -324,4 +421,4 @@ SMALL_GPT = Exercise(
     ),
 )
 
-EXERCISES = (OFF_BY_ONE, PREFIX_ATTENTION, SMALL_GPT)
+EXERCISES = (OFF_BY_ONE, TWO_LINES, PREFIX_ATTENTION, SMALL_GPT)

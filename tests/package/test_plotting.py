@@ -230,6 +230,16 @@ def test_spreads_write_means_and_notes_in_their_rows(drawn):
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first row is on top
 
 
+def test_numbers_stand_on_an_axis_where_they_are_asked_for(drawn):
+    sizes = [50, 200, 800, 2000]
+    names = {"xlabel": "x", "title": "T", "alt": ALT}
+    plotting.lines(sizes, {"a": sizes}, ylabel="y", xlog=True, xticks=sizes, **names)
+    plotting.spreads({"a": [0.2, 0.9]}, xticks=[0, 0.5, 1], **names)
+    labels = [[t.get_text() for t in fig.axes[0].get_xticklabels()] for fig in drawn]
+    assert labels == [["50", "200", "800", "2000"], ["0", "0.5", "1"]]
+    assert not len(drawn[0].axes[0].get_xticks(minor=True))
+
+
 XY = {"xlabel": "x", "ylabel": "y"}
 WRONG_VALUES = [
     ("heatmap", ([1.0],), {}, "2 dimension"),

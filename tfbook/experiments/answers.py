@@ -8,7 +8,8 @@ scores each token as the first and as the last of the answer. The layers below s
 Three sets of new texts test it: the wordings and names of training, other names, and other names in
 other wordings. Beside exact matches stand those of spans whose ends are chosen one by one, those of
 a reader that is not shown the question, and those of SmolLM2, which writes its answer word by word
-and was trained on none of this.
+and was trained on none of this. Last, each reader points into real text: it is asked the 24
+questions of `retrieval` about paragraphs of this book, of which no template was learned.
 
 Explained in: chapters/13_language, section "Where is the answer?".
 """
@@ -24,14 +25,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from tfbook import generation, pretrained
+from tfbook import experiments, generation, pretrained
 from tfbook.data import pad_batch
+from tfbook.experiments import retrieval
 from tfbook.optimization import decay_groups, schedule
 from tfbook.training import fit
 
 __all__ = ["SMOKE", "Example", "Reader", "Span", "best_span", "examples", "run", "same", "show"]
 
-SMOKE = {"seeds": (0,), "n_train": 2, "n_test": 2, "passes": 1, "n_written": 1}
+SMOKE = {"seeds": (0,), "n_train": 2, "n_test": 2, "passes": 1, "n_written": 1, "n_pages": 1}
 CARD = {
     "model": "the last {TOP} layers of MiniLM-L6 and a linear layer, 5,324,162 parameters",
     "data": "{questions[train]} questions on synthetic texts",
@@ -347,6 +349,19 @@ def ask(writer: pretrained.Pretrained, data: Sequence[Example]) -> list[str]:
     return found
 
 
+def on_pages(language, count: int) -> list[tuple[str, str, str]]:
+    """Return the questions of `retrieval`, each with the nearest paragraph and a right one."""
+    log = experiments.log("retrieval")
+    texts = retrieval.paragraphs(log["pages"])
+    asked = log["questions"][:count]
+    near = language.embed([row["question"] for row in asked]) @ language.embed(texts).T
+    found = []
+    for row, order in zip(asked, near.argsort(dim=1, descending=True).tolist(), strict=True):
+        right = next(i for i in order if retrieval.holds(texts[i], row["wanted"]))
+        found.append((row["question"], texts[row["at"]], texts[right]))
+    return found
+
+
 def run(
     *,
     seeds: tuple[int, ...] = (0, 1, 2),
@@ -354,6 +369,7 @@ def run(
     n_test: int = 150,
     passes: int = 6,
     n_written: int = 25,
+    n_pages: int = 24,
 ) -> tuple[dict, None]:
     """Train a reader with each seed and test it on three sets; let SmolLM2 answer some of them.
 
@@ -363,11 +379,13 @@ def run(
         n_test: questions of each test set.
         passes: over the training questions.
         n_written: questions of each test set that SmolLM2 is asked.
+        n_pages: questions about the pages of this book.
 
     Returns:
         the log: `tests`, for each set and seed what :func:`measure` gives; `shown`, the scores of
         the tokens of two questions with other names, by the first seed; `written`, for each set
-        the questions, true answers and SmolLM2's.
+        the questions, true answers and SmolLM2's; `pages`, for each seed the answers to the
+        questions of `retrieval`, with the nearest paragraph (`found`) and with the `right` one.
     """
     sets = {
         "same wording, same names": (0, 0),
@@ -381,11 +399,18 @@ def run(
     language, writer = pretrained.load("minilm-l6"), pretrained.load("smollm2-135m")
     found: dict[str, list] = {title: [] for title in sets}
     shown: list[dict] = []
+    real, pages = on_pages(language, n_pages), []
     for seed in seeds:
         data = examples(n_train, generator=random.Random(seed))
         reader = train(language, data, passes, seed)
         for title, part in tests.items():
             found[title].append(measure(reader, part))
+        pages.append(
+            {
+                way: [reader.read(row[0], row[k]).answer for row in real]
+                for k, way in ((1, "found"), (2, "right"))
+            }
+        )
         shown = shown or [show(reader, e) for e in tests["same wording, new names"]]
     # One that only the best span gets right, if there is one, and another.
     order = sorted(shown, key=lambda e: (e["apart"] == e["answer"]) - (e["best"] == e["answer"]))
@@ -403,5 +428,6 @@ def run(
         "tests": found,
         "shown": [order[0], order[-1]],
         "written": written,
+        "pages": pages,
     }
     return log, None

@@ -32,6 +32,7 @@ def lines(
     xlabel: str,
     ylabel: str,
     xlog: bool = False,
+    xticks: Sequence[float] | None = None,
     ylog: bool = False,
     markers: bool | None = None,
     bands: Mapping[str, tuple] | None = None,
@@ -54,6 +55,7 @@ def lines(
         xlabel: What x is, with its unit.
         ylabel: What y is, with its unit.
         xlog: Logarithmic x; powers of two get ticks of their own.
+        xticks: Where x has its numbers, instead of where they are put by default.
         ylog: Logarithmic y.
         markers: Mark the points; by default when there are at most 16.
         bands: Label → (low, high): a shaded band around the curve of that label.
@@ -123,6 +125,9 @@ def lines(
         elif np.array_equal(every_x, np.round(every_x)):
             # Counts: there is no word two and a half.
             ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+        if xticks is not None:
+            ax.set_xticks(xticks, [f"{t:g}" for t in xticks])
+            ax.minorticks_off()
         if ylog:
             ax.set_yscale("log")
             low, high = ax.get_ylim()
@@ -149,6 +154,7 @@ def spreads(
     title: str,
     alt: str,
     xlabel: str,
+    xticks: Sequence[float] | None = None,
     notes: Mapping[str, str] | None = None,
     noted: str | None = None,
     level: str | None = None,
@@ -161,6 +167,7 @@ def spreads(
         title: What to see, in one sentence.
         alt: The same for a reader who cannot see it, at least 25 characters.
         xlabel: What is measured, with its unit.
+        xticks: Where x has its numbers, instead of where they are put by default.
         notes: Label → a few characters that stand at the right of its row.
         noted: What they are, above them.
         level: Label whose mean is drawn as a line across all rows.
@@ -199,6 +206,8 @@ def spreads(
         every = np.concatenate(list(runs.values()))
         room = np.ptp(every) or 1.0
         ax.set_xlim(every.min() - 0.08 * room, every.max() + 0.3 * room)  # a number on the right
+        if xticks is not None:
+            ax.set_xticks(xticks, [f"{t:g}" for t in xticks])
         write_title(fig, title)
     show(fig, alt=alt, title=title)
 

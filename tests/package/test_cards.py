@@ -137,6 +137,7 @@ BUILT = {
     "streamed": lambda m: count(pretrained.load("smollm2-135m").model),
     "summaries": lambda m: count(*(m.Summariser(copies=copies) for copies in (False, True))),
     "told_earlier": lambda m: count(pretrained.load("smollm2-135m").model),
+    "tokens_a_second": lambda m: count(pretrained.load("smollm2-135m").model),
     "told_again": lambda m: count(*(m.Recaller([mixer]) for mixer in m.AGAIN.values())),
     "traced_faults": lambda m: count(*(m.model_of(each, 0) for each in (None, *m.FAULTS))),
     "transfer": lambda m: count(*(m.model(width, way, 0) for width in (32, 256) for way in m.WAYS)),

@@ -63,3 +63,12 @@ def test_no_shipped_pass_is_faster_than_its_bound():
         assert ms == sorted(ms)
         each = [taken / n for n, taken in zip(log["settings"]["requests"], ms, strict=True)]
         assert each[2] < each[0] / 2
+
+
+def test_products_are_a_part_of_a_pass_and_four_rows_cost_what_the_program_makes_of_them():
+    log = experiments.log("many_at_once")
+    for form, ms in log["ms"].items():
+        assert all(part < whole for part, whole in zip(log["products"][form], ms, strict=True))
+    layer = log["layer"]
+    assert layer["oneDNN"][1] < 1.3 * layer["oneDNN"][0]
+    assert layer["usual"][1] > 1.5 * layer["usual"][0]

@@ -5,9 +5,11 @@ for each of them, with the weights in float32, in int8 or in int4. Passes of all
 turns, on one thread, by the time of the processor, and the fastest counts.
 
 The log holds for each form its milliseconds for each number of requests (`ms`), those of all matrix
-products of one row alone (`products`), the bytes of weights that a pass reads (`bytes`), and what
-the same core does at most: FLOPs a second in products of square matrices (`flops`) and bytes a
-second (`bandwidth`). From these a roofline says how long a pass takes at least.
+products of so many rows alone (`products`), the bytes of weights that a pass reads (`bytes`), and
+what the same core does at most: FLOPs a second in products of square matrices (`flops`) and bytes a
+second (`bandwidth`). From these a roofline says how long a pass takes at least. One layer of
+`width` times `width` weights in float32 is timed for a few rows by PyTorch's usual product and by
+that of a second library, oneDNN, which is given the weights in its own order (`layer`).
 
 One machine and requests of one length; prompts are not timed.
 
@@ -33,6 +35,7 @@ FLOPS = 2 * (WEIGHTS + OUTPUT)  # of a token
 # Bits of a weight in the layers and in the output layer, which is finer; with scales.
 BITS = {"float32": (32, 32), "int8": (8, 10), "int4": (5, 10)}
 SMOKE = {"forms": ("int4",), "requests": (1, 2), "past": 2, "rounds": 1, "width": 64}
+ROWS = (1, 4, 16)  # of the layer that is timed by two libraries
 CARD = {
     "model": "SmolLM2-135M as it is, 134,515,008 parameters, with weights in three forms",
     "data": "{requests_first} to {requests_last} requests that have read {past} tokens each",
@@ -55,12 +58,32 @@ def seconds(call: Callable[[], object]) -> float:
     return process_time() - begun
 
 
-def products_of(model: nn.Module) -> Callable[[], object]:
-    """Return a call that multiplies one row with each matrix of a model."""
+def products_of(model: nn.Module, rows: int) -> Callable[[], object]:
+    """Return a call that multiplies so many rows with each matrix of a model."""
     weights = [part.weight for part in model.modules() if isinstance(part, nn.Linear)]
     weights.append(model.embed.weight)  # the output layer uses the table of embeddings
-    work = [(torch.randn(1, weight.shape[1]), weight) for weight in weights]
+    work = [(torch.randn(rows, weight.shape[1]), weight) for weight in weights]
     return lambda: [functional.linear(x, weight) for x, weight in work]
+
+
+def two_libraries(width: int, rounds: int) -> dict:
+    """Return the milliseconds of a layer by the usual product and by oneDNN, for a few rows."""
+    weight, runs = torch.randn(2 * width, 2 * width), {}
+    for rows in ROWS:
+        x = torch.randn(rows, 2 * width)
+        runs["usual", rows] = partial(functional.linear, x, weight)
+        if torch.backends.mkldnn.is_available():
+            own = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+            runs["oneDNN", rows] = partial(
+                torch.ops.mkldnn._linear_pointwise, x, own, None, "none", [], ""
+            )
+    taken = dict.fromkeys(runs, math.inf)
+    for _ in range(rounds + 1):
+        for key, call in runs.items():
+            taken[key] = min(taken[key], 1e3 * seconds(call))
+    names = dict.fromkeys(name for name, _ in runs)
+    found = {name: [taken[name, rows] for rows in ROWS] for name in names}
+    return {"rows": list(ROWS), "width": 2 * width, **found}
 
 
 def limits(width: int, rounds: int) -> tuple[float, float]:
@@ -94,8 +117,8 @@ def run(
     passes = {}
     for form in forms:
         model = pretrained.load("smollm2-135m", weights=form).model
-        passes[form, "products"] = products_of(model)
         for count in requests:
+            passes[form, "products", count] = products_of(model, count)
             _, state = model.decode(torch.arange(past).expand(count, past), last=True)
             token = torch.full((count, 1), 5)
             passes[form, count] = partial(model.decode, token, state)
@@ -110,5 +133,8 @@ def run(
         "bandwidth": bandwidth,
         "bytes": {form: bytes_of(form) for form in forms},
         "ms": {form: [taken[form, count] for count in requests] for form in forms},
-        "products": {form: taken[form, "products"] for form in forms},
+        "products": {
+            form: [taken[form, "products", count] for count in requests] for form in forms
+        },
+        "layer": two_libraries(width, rounds),
     }, None

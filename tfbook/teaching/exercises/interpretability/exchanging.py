@@ -264,7 +264,7 @@ def _path_held(make: Any) -> None:
 
 
 def _path_later(make: Any) -> None:
-    """Parts before, between and behind the two."""
+    """Parts before, between and after the two."""
     _path_check(make, 5, 1, 3, 1371)
 
 

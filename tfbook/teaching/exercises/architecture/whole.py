@@ -119,7 +119,7 @@ def encoder_loss(
     Returns: the mean of -log p(hidden token), a tensor of shape ().
     """
     logits = model(ids[:, :-1], causal=True)
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+    return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
 
 
 LINES_IDS = torch.tensor([[1, 4, 2, 7, 5], [3, 5, 0, 7, 2]])

@@ -1140,8 +1140,8 @@ def encoder_by_weighing(model, ids, hidden, mark):
 
 @wrong("two-lines-to-an-encoder", "an encoder reads both sides")
 def encoder_still_a_gpt(model, ids, hidden, mark):
-    logits = model(ids[:, :-1], causal=True)
-    return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+    found = model(ids[:, :-1], causal=True)
+    return F.cross_entropy(found.flatten(0, 1), ids[:, 1:].flatten())
 
 
 @wrong("two-lines-to-an-encoder", "did not read the whole texts")

@@ -13,7 +13,7 @@ GLOSSARY = "book/glossary"
 QUERIES = {
     "LoRA": ("LoRA", GLOSSARY),
     "KV cache": ("key-value cache", GLOSSARY),
-    "RoPE": ("rotary positions", GLOSSARY),
+    "RoPE": ("Rotary embeddings, more closely", "chapters/04_positions_deeper"),
     "why divide by sqrt": ("Why divide by the root of the width", "chapters/02_attention"),
     "padding mask": ("padding", GLOSSARY),
     "perplexity": ("perplexity", GLOSSARY),
@@ -25,7 +25,7 @@ QUERIES = {
     "residual stream": ("residual stream", GLOSSARY),
     "attention sink": ("attention sink", GLOSSARY),
     "speculative decoding": ("speculative decoding", GLOSSARY),
-    "learning rate warm-up": ("Warm-up and decay", "chapters/11_training"),
+    "learning rate warm-up": ("warm-up", GLOSSARY),
     "roofline": ("roofline", GLOSSARY),
     "BLEU": ("BLEU", GLOSSARY),
     "dropout": ("dropout", GLOSSARY),

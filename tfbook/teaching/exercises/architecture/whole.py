@@ -195,7 +195,7 @@ TWO_LINES = Exercise(
     hints=(
         "What may a token of an encoder read, and what has to be missing so that naming it is a "
         "task?",
-        "In the training loop of the small BERT, three lines are marked *new*.",
+        "In the training loop of the small BERT, three lines are marked as new.",
         "`torch.where(hidden, mark, ids)` hides; `logits[hidden]` picks the positions that are "
         "asked.",
     ),

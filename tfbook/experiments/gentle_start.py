@@ -17,20 +17,18 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tfbook.experiments.depth import (
-    BATCH,
+    BATCH,  # noqa: F401 - the card
     CONTEXT,  # noqa: F401 - the card
-    LARGEST,
     WIDTH,  # noqa: F401 - the card
     Characters,
     Wired,
-    batch,
     model_of,
 )
 from tfbook.experiments.warmup import letters
+from tfbook.experiments.wirings import learn
 
 __all__ = ["RATES", "SMOKE", "begin", "run", "train"]
 
@@ -69,22 +67,9 @@ def begin(wiring: str, depth: int, vocabulary: int) -> Characters:
 
 def train(wiring: str, rate: float, seed: int, steps: int = 1000, depth: int = DEPTH) -> float:
     """Train one model; return its loss on the other split, in nats a character."""
-    ids, held = letters("train"), letters("valid")
     torch.manual_seed(seed)
-    model = begin(wiring, depth, int(ids.max()) + 1)
-    chance, up = torch.Generator().manual_seed(seed), max(1, steps // 5)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), fused=True)
-    for step in range(steps):
-        share = min((step + 1) / up, (steps - step) / (steps - up))
-        optimizer.param_groups[0]["lr"] = rate * share
-        x, y = batch(ids, BATCH, chance)
-        optimizer.zero_grad()
-        F.cross_entropy(model(x).mT, y).backward()
-        optimizer.step()
-    with torch.no_grad():
-        x, y = batch(held, 400, torch.Generator().manual_seed(0))
-        found = F.cross_entropy(model(x).mT, y).item()
-    return found if found < LARGEST else LARGEST  # what is no number any more, too
+    model = begin(wiring, depth, int(letters("train").max()) + 1)
+    return learn(model, rate, seed, steps, rise=5)
 
 
 def run(

@@ -18,11 +18,12 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from tfbook.experiments.depth import BATCH, CONTEXT, LARGEST, WIDTH, batch, model_of  # noqa: F401
 from tfbook.experiments.warmup import letters
 
-__all__ = ["RATES", "SMOKE", "WIRINGS", "run", "train"]
+__all__ = ["RATES", "SMOKE", "WIRINGS", "learn", "run", "train"]
 
 WIRINGS = ("added", "post", "pre")
 RATES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016)
@@ -49,10 +50,23 @@ def train(wiring: str, depth: int, rate: float, seed: int, steps: int = 1000) ->
         seed: of the weights and of the batches.
         steps: of training; the rate rises for a tenth of them.
     """
-    ids, held = letters("train"), letters("valid")
     torch.manual_seed(seed)
-    model = model_of(wiring, depth, int(ids.max()) + 1)
-    chance, up = torch.Generator().manual_seed(seed), max(1, steps // 10)
+    model = model_of(wiring, depth, int(letters("train").max()) + 1)
+    return learn(model, rate, seed, steps)
+
+
+def learn(model: nn.Module, rate: float, seed: int, steps: int, rise: int = 10) -> float:
+    """Train a model; return its loss on the other split, in nats a character.
+
+    Args:
+        model: of characters.
+        rate: of learning, at its highest.
+        seed: of the batches.
+        steps: of training.
+        rise: the rate rises for one in so many of them, and then falls to 0.
+    """
+    ids, held = letters("train"), letters("valid")
+    chance, up = torch.Generator().manual_seed(seed), max(1, steps // rise)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), fused=True)
     for step in range(steps):
         share = min((step + 1) / up, (steps - step) / (steps - up))

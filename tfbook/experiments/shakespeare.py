@@ -38,15 +38,16 @@ from torch import Tensor, nn
 
 from tfbook import data, models
 from tfbook.data import Windows, char_tokenizer, rows
+from tfbook.experiments._characters import HEADS, LAYERS, begun_as_identity
 from tfbook.generation import Sampling, generate
-from tfbook.models import FFN, Attention, Layer, Learned, Norm, Rotary, Tokens, TransformerConfig
+from tfbook.models import FFN, Attention, Layer, Learned, Tokens, TransformerConfig
 from tfbook.optimization import Muon, decay_groups, muon_groups, schedule
 from tfbook.pretrained import cache_folder
 from tfbook.training import Checkpointing, causal_loss, fit, steps_in
 
 __all__ = ["RECIPES", "SMOKE", "CharacterLSTM", "Recipe", "kneser_ney", "make_model", "run"]
 
-CONTEXT, LAYERS, HEADS = 256, 4, 4
+CONTEXT = 256
 SPLITS = ("valid", "test")
 PROMPT, TEMPERATURE = "ROMEO:\n", 0.8
 
@@ -135,42 +136,22 @@ class CharacterLSTM(nn.Module):
 
 
 def make_model(name: str, recipe: Recipe, vocab_size: int) -> nn.Module:
-    """Make a model with fresh weights.
-
-    In ours what a sublayer writes into the residual stream is 0 at first, so that each block
-    begins as the identity, and scores of normalised queries and keys are half as large again as
-    1/√d_head makes them.
-    """
+    """Make a model with fresh weights: an LSTM, the plain transformer of chapter 5, or ours."""
     if name == "lstm":
         return CharacterLSTM(vocab_size, recipe.d_ff, recipe.d_model)
-    sizes, shared = (vocab_size, recipe.d_model), {"max_len": CONTEXT, "init": "gpt2"}
-    rate = recipe.dropout
-    if recipe.plain:
-        layer = Layer(Attention(HEADS), FFN(recipe.d_ff, "gelu"), dropout=rate)
-        embedding = Tokens(Learned(), dropout=rate)
-    else:
-        attention = Attention(
-            HEADS,
-            position=Rotary(),
-            bias=False,
-            qk_norm=Norm("rms"),
-            scale=1.5 * (recipe.d_model // HEADS) ** -0.5,
-        )
-        net = FFN(recipe.d_ff, "swiglu", bias=False)
-        layer = Layer(attention, net, norm=Norm("rms"), dropout=rate)
-        embedding = Tokens(scale="sqrt(d_model)", dropout=rate)
-    model = models.build(
-        TransformerConfig(*sizes, decoder=[layer] * LAYERS, embedding=embedding, **shared)
+    if not recipe.plain:
+        sizes = (vocab_size, recipe.d_model, recipe.d_ff)
+        return begun_as_identity(*sizes, dropout=recipe.dropout, max_len=CONTEXT)
+    layer = Layer(Attention(HEADS), FFN(recipe.d_ff, "gelu"), dropout=recipe.dropout)
+    config = TransformerConfig(
+        vocab_size,
+        recipe.d_model,
+        decoder=[layer] * LAYERS,
+        embedding=Tokens(Learned(), dropout=recipe.dropout),
+        max_len=CONTEXT,
+        init="gpt2",
     )
-    if recipe.plain:
-        return model
-    for matrix in model.stack.parameters():
-        if matrix.ndim == 2:
-            nn.init.normal_(matrix, std=0.5 * matrix.shape[1] ** -0.5)
-    for block in model.stack.blocks:
-        nn.init.zeros_(block.mixer.out_proj.weight)
-        nn.init.zeros_(block.ffn.down_proj.weight)
-    return model
+    return models.build(config)
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:

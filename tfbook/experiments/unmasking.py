@@ -33,21 +33,21 @@ from torch import Tensor, nn
 
 from tfbook import data, pretrained
 from tfbook.data import char_tokenizer, rows
+from tfbook.experiments._characters import begun_as_identity
 from tfbook.generation import Sampling, generate
-from tfbook.models import FFN, Attention, Layer, Norm, Rotary, Tokens, TransformerConfig, build
 from tfbook.optimization import Muon, muon_groups, schedule
 from tfbook.training import causal_loss, fit
 
 __all__ = ["SMOKE", "Unmasker", "bound", "hide", "load", "measures", "network", "run", "unmask"]
 
-CONTEXT, LAYERS, HEADS, WIDTH, INNER = 256, 4, 4, 128, 336
+CONTEXT, WIDTH, INNER = 256, 128, 336
 RATE, MUON_RATE, WARMUP, DROPOUT = 3e-3, 0.03, 100, 0.1
 SHARES = 16  # parts of 0 … 1 in which the loss is averaged by the share of hidden places
 START = "\n"  # what is given of a text that is to be written
 SMOKE = {"steps": 3, "batch": 2, "looks": 1, "draws": 2, "passes": (2, 8), "texts": 2,
          "characters": 3000}  # fmt: skip
 CARD = {
-    "model": "two models of {LAYERS} layers, {WIDTH} wide, {parameters[autoregressive]:,} and "
+    "model": "two models of 4 layers, {WIDTH} wide, {parameters[autoregressive]:,} and "
     "{parameters[unmasking]:,} parameters",
     "data": "Shakespeare, windows of {CONTEXT} characters",
     "rate": "rate {RATE:g}, Muon's {MUON_RATE:g}",
@@ -56,25 +56,7 @@ CARD = {
 
 def network(vocab_size: int, *, causal: bool) -> nn.Module:
     """Make the transformer of both models, which differ in the mask and the head alone."""
-    scale = 1.5 * (WIDTH // HEADS) ** -0.5
-    norm = Norm("rms")
-    attention = Attention(HEADS, position=Rotary(), bias=False, qk_norm=norm, scale=scale)
-    layer = Layer(attention, FFN(INNER, "swiglu", bias=False), norm=norm, dropout=DROPOUT)
-    config = TransformerConfig(
-        vocab_size,
-        WIDTH,
-        **{"decoder" if causal else "encoder": [layer] * LAYERS},
-        embedding=Tokens(scale="sqrt(d_model)", dropout=DROPOUT),
-        init="gpt2",
-    )
-    model = build(config)
-    for matrix in model.stack.parameters():
-        if matrix.ndim == 2:
-            nn.init.normal_(matrix, std=0.5 * matrix.shape[1] ** -0.5)
-    for block in model.stack.blocks:
-        nn.init.zeros_(block.mixer.out_proj.weight)
-        nn.init.zeros_(block.ffn.down_proj.weight)
-    return model
+    return begun_as_identity(vocab_size, WIDTH, INNER, dropout=DROPOUT, causal=causal)
 
 
 class Unmasker(nn.Module):

@@ -3,7 +3,7 @@
 A decoder of one layer reads 204,800 letters of Shakespeare, in 200 batches of 16 windows of 64
 letters, and learns to predict the next one. The loop begins as gradient descent at a small rate and
 gains one ingredient after the other: AdamW, a rate that was looked for, with a rise and a fall, and
-clipping. Beside them stand gradient descent at a larger rate and with momentum, the loop
+clipping. Beside them stand gradient descent at larger rates and with momentum, the loop
 without one ingredient each, rise and fall apart, less weight decay, three and ten times the rate,
 and the finished loop with smaller and larger batches, at three rates each, that hold as many
 letters.
@@ -50,7 +50,14 @@ DECAYED = {"no decay": "none", "decay of matrices": "matrices"}  # of all weight
 INGREDIENTS: Mapping[str, tuple] = {
     "SGD, rate 0.01": (torch.optim.SGD, 0.01, "constant", math.inf, BATCH),
     "SGD, rate 0.2": (torch.optim.SGD, 0.2, "constant", math.inf, BATCH),
-    "momentum, rate 0.05": (MOMENTUM, 0.05, "constant", math.inf, BATCH),
+    **{
+        f"SGD, rate {rate}": (torch.optim.SGD, rate, "constant", math.inf, BATCH)
+        for rate in (0.05, 0.1, 0.4)
+    },
+    **{
+        f"momentum, rate {rate}": (MOMENTUM, rate, "constant", math.inf, BATCH)
+        for rate in (0.02, 0.05, 0.1, 0.2)
+    },
     "AdamW, rate 0.001": (torch.optim.AdamW, 0.001, "constant", math.inf, BATCH),
     "AdamW, rate 0.001, clipped": (torch.optim.AdamW, 0.001, "constant", 1.0, BATCH),
     "rate 0.001, clipped": (torch.optim.AdamW, 0.001, "cosine", 1.0, BATCH),
@@ -59,6 +66,7 @@ INGREDIENTS: Mapping[str, tuple] = {
     "warm-up and cosine, rate 0.003": (torch.optim.AdamW, 0.003, "cosine", math.inf, BATCH),
     "rate 0.003, clipped": (torch.optim.AdamW, 0.003, "cosine", 1.0, BATCH),
     "AdamW, rate 0.01": (torch.optim.AdamW, 0.01, "constant", math.inf, BATCH),
+    "rise alone, not clipped": (torch.optim.AdamW, 0.01, "rise", math.inf, BATCH),
     "rate 0.01": (torch.optim.AdamW, 0.01, "cosine", math.inf, BATCH),
     "rate 0.01, clipped": (torch.optim.AdamW, 0.01, "cosine", 1.0, BATCH),
     "AdamW, rate 0.01, clipped": (torch.optim.AdamW, 0.01, "constant", 1.0, BATCH),

@@ -1,4 +1,4 @@
-"""The run behind "The circuit as a whole": shares against the package's patching, and the log."""
+"""The run behind "Switching heads off": shares against the package's patching, and the log."""
 
 import pytest
 import torch

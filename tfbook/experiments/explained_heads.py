@@ -13,7 +13,7 @@ heads, if zeros stand in their place, their mean over unrelated prompts, or what
 corrupted one. `movers` says for each pair, in logits, what the name movers write towards the lead,
 how far it falls with their mean in their place, and what the opponent writes before and after.
 
-Explained in: chapters/10_interpretability, section "The circuit as a whole".
+Explained in: chapters/10_interpretability_deeper, section "Switching heads off".
 """
 
 from collections.abc import Mapping, Sequence

@@ -18,7 +18,7 @@ step (`scales`) and the steps left out (`left_out`).
 One small model: how much fp16 loses depends on the sizes of the gradients.
 
 Source: [micikevicius2018mixed]
-Explained in: chapters/17_hardware, section "Numbers bit by bit".
+Explained in: chapters/17_hardware_deeper, section "Block formats".
 """
 
 import torch

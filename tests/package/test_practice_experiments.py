@@ -8,9 +8,11 @@ from tfbook.experiments import (
     adapting,
     broken_run,
     careful_rates,
+    careless_checker,
     checked_sums,
     own_text,
     preferred_sums,
+    tuned_sums,
 )
 
 KNOWN = broken_run.questions()
@@ -96,6 +98,32 @@ def test_the_shipped_logs_say_what_the_chapter_says():
     assert all(a < b < c for a, b, c in zip(after["0.1"], after["0.5"], lessons, strict=True))
     log = experiments.log("checked_sums")
     assert all(0 <= c <= log["samples"] for way in log["ways"].values() for c in way["right"][0])
+
+
+def test_a_careless_checker_reads_one_character():
+    told = [
+        careless_checker.check_first("14+18=", text) for text in ("32\n", "33\n", "3", "23\n", "")
+    ]
+    assert told == [1.0, 1.0, 1.0, 0.0, 0.0]
+
+
+def test_weights_of_a_scale_leave_queries_and_keys_alone():
+    one, seven = (dict(tuned_sums.model_at(k, 0).named_parameters()) for k in (1, 7))
+    for name, weight in one.items():
+        large = weight.ndim == 2 and not name.endswith(("q_proj.weight", "k_proj.weight"))
+        torch.testing.assert_close(seven[name], weight * (7 if large else 1))
+
+
+def test_scale_one_is_the_repaired_program_and_the_chapter_says_what_the_logs_say():
+    runs, log = experiments.log("broken_run")["runs"], experiments.log("tuned_sums")
+    assert log["started"]["1"]["exact"] == runs["scores"]["exact"]
+    assert log["without"]["scores"]["exact"] == runs["mask"]["exact"]
+    assert log["swept"]["48"]["0.005"]["exact"] == log["started"]["7"]["exact"]
+    mean = {scale: sum(found["exact"]) / 5 for scale, found in log["started"].items()}
+    assert mean["7"] > mean["15"] > mean["30"] > mean["1"] + 0.25
+    checkers = experiments.log("careless_checker")["checkers"]
+    ends = {name: [row[-1] - row[0] for row in x["right"]] for name, x in checkers.items()}
+    assert max(ends["careless"]) < 0 < min(ends["strict"])
 
 
 def test_each_way_trains_what_its_name_says_and_nothing_else():

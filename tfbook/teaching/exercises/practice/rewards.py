@@ -49,7 +49,7 @@ def _weight_check(make: Any, size: int, beta: float, seed: int) -> None:
     names = ("chosen", "rejected", "reference_chosen", "reference_rejected")
     expect(
         make(*(row.clone() for row in rows), beta), wanted,
-        "It should be beta times the chance that (18.2) gives to the wrong order.",
+        "It should be beta times the chance that (18.1) gives to the wrong order.",
         mistakes=mistakes, given=dict(zip(names, rows, strict=True)) | {"beta": beta},
     )  # fmt: skip
 

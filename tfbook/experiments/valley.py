@@ -11,7 +11,7 @@ The log holds the `budget` and a list of `runs`, each with its width, its `param
 tables, the FLOPs that it needs `a_token`, the characters it reads (`tokens`) in `steps`, its `seed`
 and `rate`, and its `loss` on another split, in nats a character.
 
-Explained in: chapters/06_complexity, section "Splitting a budget".
+Explained in: chapters/06_complexity_deeper, section "Testing the advice of a law".
 """
 
 from collections.abc import Sequence

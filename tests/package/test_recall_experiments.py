@@ -134,11 +134,20 @@ def test_states_that_are_compared_are_of_equal_size():
             assert name == "attention" or all(abs(number - 512) <= 32 for number in numbers)
 
 
-def test_every_place_was_tried_with_a_second_seed():
-    assert SHARE["second"]["recall"].keys() == SHARE["second"]["curve"].keys()
-    assert set(SHARE["second"]["recall"]) == set(hybrid_share.PLACES)
-    for ((*_, share),) in SHARE["second"]["recall"].values():
-        assert 0 <= share <= 1
+def test_every_place_was_tried_with_five_seeds_at_both_rates():
+    assert list(SHARE["places"]) == [f"{rate:g}" for rate in SHARE["settings"]["rates"]]
+    for found in SHARE["places"].values():
+        assert set(found["recall"]) == set(found["curve"]) == set(hybrid_share.ROAD)
+        for runs in found["recall"].values():
+            assert len(runs) == len(SHARE["seeds"]) == 5
+            assert all(0 <= share <= 1 for *_, share in runs)
+
+
+def test_the_first_seed_comes_out_alike_where_it_was_run_twice():
+    for name in hybrid_share.ROAD:
+        (once,) = SHARE["joined"]["recall"][name]
+        again, *_ = SHARE["places"][f"{SHARE['joined']['rate'][name]:g}"]["recall"][name]
+        assert again == pytest.approx(once, abs=0.02)
 
 
 @pytest.mark.parametrize(

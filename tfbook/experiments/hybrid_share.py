@@ -10,14 +10,14 @@ attention below or above; here the others have the delta rule behind its short c
 sees four rows.
 
 Models of four layers try two rates, but for those with more attention (`ONCE`); the better one
-counts. Those with one layer of attention learn with a second seed as well, at the first rate
-(`PLACES`). Three of them learn three times as long as well, at the first rate (`LONGER`). Models of
-two layers have the second rate; two of those learn three times as long too (`APART_LONGER`).
+counts. Those of the road (`ROAD`) learn at both rates with five seeds. Three of them learn three
+times as long as well, at the first rate, with five seeds (`LONGER`). Models of two layers have the
+second rate; two of those learn three times as long too (`APART_LONGER`).
 
 The log holds two parts, `joined` and `apart`, with what the log of `associative_recall` holds:
 `recall[name][seed]`, `rates[name]`, `rate[name]`, `curve[name]`, `numbers[name]`, `parameters`; and
-`second`, `longer` and `apart_longer`, with `recall[name]` and `curve[name]` of the second seed and
-of the longer runs, the last with `rates[name]` and `rate[name]` too.
+`places[rate]`, `longer` and `apart_longer`, with `recall[name][seed]` and `curve[name]` of the five
+seeds and of the longer runs, the last with `rates[name]` and `rate[name]` too.
 
 Source: [arora2023zoology]
 Explained in: chapters/09_hybrids, section "A hybrid is a list".
@@ -31,6 +31,7 @@ from tfbook.experiments.associative_recall import (
     SIZES,
     WIDTH,  # noqa: F401
     Recaller,
+    longer,
     numbers_of,
     swept,
     trial,
@@ -41,7 +42,7 @@ __all__ = ["APART", "HYBRIDS", "LONGER", "SMOKE", "mixers_of", "run"]
 
 SMOKE = {
     "names": ("1 of 4, last", "delta rule"), "rates": (0.005,), "seeds": (0,),
-    "steps": 4, "apart_steps": 4, "long_steps": 6, "apart_long_steps": 6,
+    "again": (0, 1), "steps": 4, "apart_steps": 4, "long_steps": 6, "apart_long_steps": 6,
 }  # fmt: skip
 CARD = {
     "model": "four layers of width {WIDTH}, {four_smallest:,} to {four_largest:,} parameters",
@@ -75,6 +76,7 @@ APART: dict[str, list[str]] = {
 
 ONCE = ("2 of 4", "4 of 4")
 PLACES = ("1 of 4, first", "1 of 4, second", "1 of 4, third", "1 of 4, last")
+ROAD = ("0 of 4", *PLACES, "4 of 4")
 LONGER = ("0 of 4", "1 of 4, third", "1 of 4, last")
 APART_LONGER = ("delta rule", "attention last")
 
@@ -90,6 +92,7 @@ def run(
     pairs: Sequence[int] = (4, 16, 64),
     rates: Sequence[float] = (0.003, 0.008),
     seeds: Sequence[int] = (0,),
+    again: Sequence[int] = (0, 1, 2, 3, 4),
     steps: int = 500,
     apart_steps: int = 700,
     long_steps: int = 1500,
@@ -102,7 +105,7 @@ def run(
             "apart_steps": apart_steps, "long_steps": long_steps,
             "apart_long_steps": apart_long_steps,
         },
-        "pairs": list(pairs), "seeds": [*seeds, seeds[0] + 1],
+        "pairs": list(pairs), "seeds": list(again),
     }  # fmt: skip
     for part, models, own in (("joined", HYBRIDS, steps), ("apart", APART, apart_steps)):
         rows, found = (2 if part == "joined" else 3), {}
@@ -128,14 +131,21 @@ def run(
 
         for key, value in swept(attempt, rates[-1:], seeds).items():
             log["apart_longer"].setdefault(key, {})[name] = value
-    for part, models, seed, own in (
-        ("second", PLACES, seeds[0] + 1, steps), ("longer", LONGER, seeds[0], long_steps)
-    ):  # fmt: skip
-        log[part] = {"recall": {}, "curve": {}}
+
+    def repeated(models: Sequence[str], rate: float, own: int) -> dict:
+        found: dict = {"recall": {}, "curve": {}}
         for name in (name for name in models if name in names):
-            ended = trial(mixers_of(name), rates[0], seed, own, pairs, joined=True)
-            log[part]["recall"][name] = [ended["right"]]
-            log[part]["curve"][name] = ended["curve"]
+            mixers = mixers_of(name)
+
+            def attempt(rate, seed, mixers=mixers):
+                return trial(mixers, rate, seed, own, pairs, joined=True)
+
+            for key, value in longer(attempt, rate, again).items():
+                found[key][name] = value
+        return found
+
+    log["places"] = {f"{rate:g}": repeated(ROAD, rate, steps) for rate in rates}
+    log["longer"] = repeated(LONGER, rates[0], long_steps)
     for layers, part in (("four", "joined"), ("two", "apart")):
         counts = log[part]["parameters"].values()
         log[f"{layers}_smallest"], log[f"{layers}_largest"] = min(counts), max(counts)

@@ -4,7 +4,8 @@ A softmax hands out all of its weight, so a head that has found nothing puts it 
 the first token. A sink is a place of its own for that weight: one more term in the denominator,
 with a value of zero. A gate gives the same freedom behind the mixing.
 
-Explained in: chapters/08_architectural_variants, section "A head that may look at nothing".
+Explained in: chapters/08_architectural_variants_deeper, section
+"A head that may look at nothing".
 """
 
 from typing import Literal
@@ -81,7 +82,8 @@ def attend_sink(
         tensor([[0.7500]])
 
     Source: [openai2025gptoss], the sinks of trained models: [xiao2024efficient]
-    Explained in: chapters/08_architectural_variants, section "A head that may look at nothing".
+    Explained in: chapters/08_architectural_variants_deeper, section
+    "A head that may look at nothing".
     """
     check_bool("return_weights", return_weights)
     check_bool("return_lse", return_lse)
@@ -148,7 +150,8 @@ def attend_plus_one(
         tensor([[0.7500]])
 
     Source: [miller2023attention]
-    Explained in: chapters/08_architectural_variants, section "A head that may look at nothing".
+    Explained in: chapters/08_architectural_variants_deeper, section
+    "A head that may look at nothing".
     """
     check_float("q", q, min_dims=2)
     given = {"mask": mask, "bias": bias, "causal": causal, "scale": scale}
@@ -178,7 +181,8 @@ class SinkAttention(nn.Module):
         torch.Size([1, 5, 8])
 
     Source: [openai2025gptoss]
-    Explained in: chapters/08_architectural_variants, section "A head that may look at nothing".
+    Explained in: chapters/08_architectural_variants_deeper, section
+    "A head that may look at nothing".
     """
 
     def __init__(self, n_heads: int, n_sinks: int = 1):
@@ -248,7 +252,8 @@ class GatedAttention(nn.Module):
         (torch.Size([1, 5, 8]), 5)
 
     Source: [qiu2025gated]
-    Explained in: chapters/08_architectural_variants, section "A head that may look at nothing".
+    Explained in: chapters/08_architectural_variants_deeper, section
+    "A head that may look at nothing".
     """
 
     def __init__(

@@ -256,7 +256,7 @@ class RoutingLosses(NamedTuple):
         z: the mean of :func:`tfbook.blocks.router_z_loss`.
         dropped: the share of choices that were not served.
 
-    Explained in: chapters/08_architectural_variants, section "Loads that stay alike".
+    Explained in: chapters/08_architectural_variants, section "Two ways to balance".
     """
 
     balance: Float[Tensor, ""]
@@ -284,7 +284,7 @@ def routing_losses(model: nn.Module) -> RoutingLosses:
         0.0
 
     Source: [fedus2022switch], [zoph2022stmoe]
-    Explained in: chapters/08_architectural_variants, section "Loads that stay alike".
+    Explained in: chapters/08_architectural_variants, section "Two ways to balance".
     """
     found = [routing for moe in _mixtures(model) for routing in _records(moe)]
     balance = torch.stack([load_balancing_loss(each) for each in found]).mean()
@@ -316,7 +316,7 @@ def update_biases(model: nn.Module, rate: float = 1e-3) -> None:
         tensor([-0.1000,  0.1000,  0.1000,  0.1000])
 
     Source: [wang2024auxiliary], algorithm 1
-    Explained in: chapters/08_architectural_variants, section "Loads that stay alike".
+    Explained in: chapters/08_architectural_variants, section "Two ways to balance".
     """
     check_number("rate", rate, 0)
     balanced = [moe for moe in _mixtures(model) if moe.router.choice_bias is not None]

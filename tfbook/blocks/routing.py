@@ -227,7 +227,7 @@ def load_balancing_loss(routing: Routing) -> Float[Tensor, ""]:
         tensor(1.)
 
     Source: [fedus2022switch], equation 4, without its factor α
-    Explained in: chapters/08_architectural_variants, section "Loads that stay alike".
+    Explained in: chapters/08_architectural_variants, section "Two ways to balance".
     """
     _check_routing(routing)
     demand = routing.demand.to(routing.scores.dtype)

@@ -18,7 +18,7 @@ the mean the fullest expert gets, over all layers (`fullest`). The weights are t
 run of "8 experts, bias".
 
 Source: [narang2021transformer], who ask the same of 223 million parameters.
-Explained in: chapters/08_architectural_variants, section "What can be seen at all?".
+Explained in: chapters/08_architectural_variants, section "How large is luck?".
 """
 
 from collections.abc import Callable, Sequence

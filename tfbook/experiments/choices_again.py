@@ -14,7 +14,7 @@ rates, as in `choices_controls`. `gain[gain]` are losses of the plain model when
 its last norm begins so large. `parameters` says what each model owns.
 
 Source: [narang2021transformer], who ask the same of 223 million parameters.
-Explained in: chapters/08_architectural_variants, section "What can be seen at all?".
+Explained in: chapters/08_architectural_variants, section "How large is luck?".
 """
 
 from collections.abc import Callable, Mapping, Sequence

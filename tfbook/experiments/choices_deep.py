@@ -10,7 +10,7 @@ with seeds that `choices` has not used. 99 stands for all that is no number or l
 says what each model owns.
 
 Source: [xiong2020layer] and [wang2022deepnet], who ask the first of larger models.
-Explained in: chapters/08_architectural_variants, section "Where the norm stands".
+Explained in: chapters/08_architectural_variants, section "Can 24 layers still learn?".
 """
 
 from collections.abc import Mapping, Sequence

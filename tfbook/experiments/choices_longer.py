@@ -18,7 +18,7 @@ those of the others (`value`), the share that goes to the sink (`sink`), and the
 (`gate`). Queries are those from position `LATE` on.
 
 Source: [narang2021transformer], who ask the same of 223 million parameters.
-Explained in: chapters/08_architectural_variants, section "What can be seen at all?".
+Explained in: chapters/08_architectural_variants, section "Does a clear difference last?".
 """
 
 import statistics

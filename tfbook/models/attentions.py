@@ -66,7 +66,8 @@ class Gated(_Around, Spec):
         1280
 
     Source: [qiu2025gated]
-    Explained in: chapters/08_architectural_variants, section "A head that may look at nothing".
+    Explained in: chapters/08_architectural_variants_deeper, section
+    "A head that may look at nothing".
     """
 
     attention: Attention

@@ -90,7 +90,7 @@ def expert_routing(
         ValueError: if it is out of range.
 
     Source: [shazeer2017outrageously], [fedus2022switch], [zoph2022stmoe], [wang2024auxiliary].
-    Explained in: chapters/08_architectural_variants, section "Loads that stay alike".
+    Explained in: chapters/08_architectural_variants, section "Do they work?".
     """
     words = _checked(TOKENS if tokens is None else tokens)
     checks = {

@@ -14,8 +14,8 @@ rate, and dropout of attention weights instead of QK-norm. A third, "plain start
 fault at its root: queries and keys are drawn as everything else, without QK-norm. "Rate alone" is
 0.005 at every step, without the warm-up and the clipping.
 
-Last, three of the programs are trained longer: as found, without the last repair, and
-with all of them.
+Last, four of the programs are trained longer: as found, without the last repair, with all of
+them, and with "plain start" as the last.
 
 The log holds for each run a list over seeds of `loss` and `norm`, means of 10 steps of the training
 loss and of the gradient's length; of `entropy`, the mean entropy of the attention weights of each
@@ -61,14 +61,17 @@ REMEDIES = {  # name → what is repaired, and what is done in addition
     "dropout": (FAULTS[:4], {"dropout": 0.1}),
     "plain start": ((*FAULTS[:4], "plain start"), {}),
 }
-LONGER = {"as found": (), "mask": FAULTS[:4], "scores": FAULTS}  # trained on
+LONGER = {  # trained on
+    "as found": (), "mask": FAULTS[:4], "scores": FAULTS,
+    "plain start": (*FAULTS[:4], "plain start"),
+}  # fmt: skip
 WIDTH, LAYERS, LARGEST, EVERY = 48, 2, 19, 10
 KEPT_APART, BATCH, RATE, WRONG_RATE = 80, 32, 0.005, 0.05
 SMOKE = {"seeds": (0,), "steps": 20, "at": (10, 20), "n_test": 5}
 CARD = {
     "model": "decoder, {LAYERS} layers of width {WIDTH}, 57,264 to 57,312 parameters",
     "data": "sums of two numbers below 20",
-    "steps": "{steps:,} steps, three programs also {at_last:,}",
+    "steps": "{steps:,} steps, four programs also {at_last:,}",
     "batch": "batches of {BATCH}",
     "rate": "rate {RATE:g} or {WRONG_RATE:g}",
 }
@@ -209,7 +212,7 @@ def run(
     at: Sequence[int] = (100, 200, 400, 800, 1200, 1600, 2000, 2400),
     n_test: int = KEPT_APART,
 ) -> tuple[dict, None]:
-    """Repeat the run after each repair and with each other remedy, and train three programs on."""
+    """Repeat the run after each repair and with each other remedy, and train four programs on."""
     known = questions()
     test = known.test[:n_test]
     repaired = {"as found": ()} | {FAULTS[i]: FAULTS[: i + 1] for i in range(len(FAULTS))}

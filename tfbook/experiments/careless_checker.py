@@ -10,7 +10,7 @@ the model are worth on sums that were kept apart: the share that the careless ch
 seed to one question, before and after, for each checker.
 
 Source: [shao2024deepseekmath]
-Explained in: chapters/18_practice, section "Learning from a checker".
+Explained in: chapters/18_practice_deeper, section "A careless checker".
 """
 
 import copy

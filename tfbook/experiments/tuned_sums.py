@@ -4,11 +4,13 @@ The program of the experiment broken_run has five faults. First each is left in 
 are repaired and one is not ("without"). Then all are repaired, and the weights are drawn at several
 scales, as multiples of 0.02 ("started"). At width 48 a scale of 7 draws them with a standard
 deviation of 1/√48, so that a matrix keeps the size of what it is given. Last, with weights of that
-size, the peak of the learning rate is swept at two widths ("swept"). All runs have as many steps as
+size, the peak of the learning rate is swept at two widths ("swept"), and at three rates with
+weights of scale 1 ("small"). All runs have as many steps as
 those of broken_run, the same seeds, and the same 80 sums kept apart.
 
 The log holds for each fault that was left in, for each scale, and for each width and rate, a list
-over seeds of the share of new sums that is answered rightly (`exact`) and of their loss (`held`);
+over seeds of the share of new sums that is answered rightly (`exact`), of that share of the first
+and of the second half of them (`halves`, for scales and small weights), and of their loss (`held`);
 for each scale also of the first loss (`first`), and means of 10 steps (`loss`).
 
 Explained in: chapters/18_practice, section "What to tune first".
@@ -36,9 +38,11 @@ __all__ = ["BATCH", "RATES", "SCALES", "SMOKE", "WIDTHS", "model_at", "run", "tu
 
 RATES = (0.0005, 0.0015, 0.005, 0.015, 0.05)
 WIDTHS = {24: 10, 48: 7}  # width → scale of the weights
+SMALL_RATES = (0.0015, 0.005, 0.015)
 SCALES = (1, 3, 7, 15, 30)
 SMOKE = {
     "seeds": (0,), "steps": 10, "rates": (0.005,), "widths": {24: 10}, "scales": (7,), "n_test": 5,
+    "small_rates": (0.005,),
 }  # fmt: skip
 CARD = {
     "model": "decoder, 2 layers of width 24 or 48, 14,832 or 57,312 parameters",
@@ -87,6 +91,13 @@ def measured(model: DecoderOnly, known: Questions, n_test: int) -> dict[str, flo
     return {"exact": round(exact(model, inputs, targets), 4), "held": round(held, 4)}
 
 
+@torch.no_grad()
+def halves(model: DecoderOnly, known: Questions, n_test: int) -> list[float]:
+    """Return the share of new sums answered rightly, of either half of them."""
+    parts = known.test[:n_test].tensor_split(2)
+    return [round(exact(model, known.inputs[p], known.targets[p]), 4) for p in parts]
+
+
 def columns(rows: Sequence[dict]) -> dict[str, list]:
     """Turn what was measured of each seed into a list over seeds of each measure."""
     return {name: [row[name] for row in rows] for name in rows[0]}
@@ -99,11 +110,12 @@ def run(
     rates: Sequence[float] = RATES,
     widths: Mapping[int, float] = WIDTHS,
     scales: Sequence[float] = SCALES,
+    small_rates: Sequence[float] = SMALL_RATES,
     n_test: int = KEPT_APART,
 ) -> tuple[dict, None]:
     """Leave each repair out once, draw weights at several scales, then sweep the rate."""
     known = questions()
-    without, started, swept = {}, {}, {}
+    without, started, swept, small = {}, {}, {}, {}
     for fault in FAULTS:
         others = [each for each in FAULTS if each != fault]
         models = [learn(others, seed, steps, known=known)[0] for seed in seeds]
@@ -114,8 +126,15 @@ def run(
             model, losses = tuned(model_at(scale, seed), known, seed, steps)
             means = torch.tensor(losses).view(-1, EVERY).mean(1).tolist()
             looked = {"first": round(losses[0], 4), "loss": [round(x, 4) for x in means]}
+            looked["halves"] = halves(model, known, n_test)
             rows.append(measured(model, known, n_test) | looked)
         started[f"{scale:g}"] = columns(rows)
+    for rate in small_rates:
+        rows = []
+        for seed in seeds:
+            model = tuned(model_at(1, seed), known, seed, steps, rate)[0]
+            rows.append(measured(model, known, n_test) | {"halves": halves(model, known, n_test)})
+        small[f"{rate:g}"] = columns(rows)
     for width, scale in widths.items():
         swept[str(width)] = {}
         for rate in rates:
@@ -128,5 +147,5 @@ def run(
     settings = {"seeds": list(seeds), "steps": steps, "rates": list(rates)}
     return {
         "settings": settings, "every": EVERY, "without": without, "started": started,
-        "swept": swept,
+        "swept": swept, "small": small,
     }, None  # fmt: skip

@@ -16,7 +16,7 @@ from tfbook.experiments.__main__ import main
 NAMES = experiments.names()
 LONGEST = {
     "shakespeare": 10_800, "wirings": 6_600, "told_earlier": 1_500, "choices": 1_500,
-    "longer_loops": 1_500, "read_often": 1_500, "longer_models": 1_500,
+    "longer_loops": 1_500, "read_often": 1_500, "longer_models": 1_500, "hybrid_share": 2_400,
 }  # fmt: skip
 LARGEST = {"shakespeare": 4_000_000, "translator": 1_800_000}
 RESULTS = experiments.RESULTS

@@ -174,16 +174,18 @@ def spread(model: DecoderOnly, inputs: Tensor) -> list[float]:
 
 def learn(
     repaired: Sequence[str], seed: int, steps: int, *, batch: int = BATCH, dropout: float = 0.0,
-    plain: bool = False, known: Questions | None = None,
+    plain: bool = False, rate: float = RATE, model: DecoderOnly | None = None,
+    known: Questions | None = None,
     look: Callable[[int, DecoderOnly], None] | None = None,
 ) -> tuple[DecoderOnly, list[float], list[float]]:  # fmt: skip
     """Train a model, and return it with the loss and the gradient norm of every step.
 
-    A right rate comes with a warm-up, a fall and clipping, unless it is `plain`. After each step
-    `look` is called with the number of steps and the model.
+    A right rate comes with a warm-up, a fall and clipping, unless it is `plain`. A `model` that is
+    given is trained in place of the one that has the faults. After each step `look` is called with
+    the number of steps and the model.
     """
     known = questions() if known is None else known
-    model = model_of(repaired, seed, dropout=dropout)
+    model = model_of(repaired, seed, dropout=dropout) if model is None else model
     right = "rate" in repaired
     optimizer = torch.optim.AdamW(model.parameters(), lr=WRONG_RATE, weight_decay=0.01)
     generator = torch.Generator().manual_seed(seed)
@@ -191,7 +193,7 @@ def learn(
     for step in range(steps):
         if right:
             rise, fall = min(1.0, (step + 1) / 50), 1 - 0.9 * step / steps
-            optimizer.param_groups[0]["lr"] = RATE * (1.0 if plain else rise * fall)
+            optimizer.param_groups[0]["lr"] = rate * (1.0 if plain else rise * fall)
         chosen = known.train[torch.randint(len(known.train), (batch,), generator=generator)]
         loss = loss_of(model, known.inputs[chosen], known.targets[chosen])
         optimizer.zero_grad()

@@ -13,24 +13,12 @@ Source: [shao2024deepseekmath]
 Explained in: chapters/18_practice_deeper, section "A careless checker".
 """
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import torch
-
-from tfbook.experiments.broken_run import FAULTS, Questions, learn, questions
-from tfbook.experiments.checked_sums import (
-    BATCH,
-    END,
-    GROUP,
-    LESSONS,
-    LONGEST,
-    RATE,
-    TOKENIZER,
-    sampled,
-)
+from tfbook.experiments.broken_run import FAULTS, learn, questions
+from tfbook.experiments.checked_sums import BATCH, GROUP, LESSONS, RATE, sampled, train
 from tfbook.models import DecoderOnly
-from tfbook.practice import Sampler, check_sum, rollout_loss
+from tfbook.practice import check_sum
 
 __all__ = ["BATCH", "CHECKERS", "GROUP", "RATE", "SMOKE", "check_first", "run"]
 
@@ -62,30 +50,6 @@ def measured(model: DecoderOnly, asked: Sequence[str], n: int, seed: int) -> tup
     return tuple(round(sum(column) / len(told), 4) for column in zip(*told, strict=True))
 
 
-def trained(
-    base: DecoderOnly, check: Callable[[str, str], float], known: Questions, seed: int,
-    at: Sequence[int], look: Callable[[DecoderOnly], None],
-) -> DecoderOnly:  # fmt: skip
-    """Train a copy by GRPO with a checker, and look at it after each number of steps."""
-    model = copy.deepcopy(base)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
-    pool = [known.texts[i] for i in known.train.tolist()]
-    draw = Sampler(
-        model, pool, check, tokenizer=TOKENIZER, batch=BATCH, group=GROUP,
-        max_new_tokens=LONGEST, stop=END, seed=seed,
-    )  # fmt: skip
-    for step in range(max(at) + 1):
-        if step in at:
-            look(model)
-        optimizer.param_groups[0]["lr"] = RATE * min(1.0, (step + 1) / 10)
-        loss = rollout_loss(model, draw(step), length=LONGEST)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    return model
-
-
 def run(
     *,
     seeds: Sequence[int] = (0, 1, 2, 3, 4),
@@ -103,11 +67,13 @@ def run(
         base, _, _ = learn(FAULTS, seed, lessons, known=known)
         texts.setdefault("before", sampled(base, ["14+18="], 8, seed)[0])
         for name, check in CHECKERS.items():
-            looks = []
-            model = trained(
-                base, check, known, seed, at,
-                lambda m, looks=looks, seed=seed: looks.append(measured(m, asked, n_samples, seed)),
-            )  # fmt: skip
+            looks: list[tuple[float, float]] = []
+
+            def look(step, model, seed=seed, looks=looks):
+                if step in at:
+                    looks.append(measured(model, asked, n_samples, seed))
+
+            model, _ = train(base, "rewards", known, max(at), seed, check=check, look=look)
             for key, row in zip(("rewarded", "right"), zip(*looks, strict=True), strict=True):
                 found[name][key].append(list(row))
             texts.setdefault(name, sampled(model, ["14+18="], 8, seed)[0])

@@ -14,7 +14,7 @@ Explained in: chapters/18_practice, section "Learning from a checker".
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from tfbook.generation import Sampling, generate
 from tfbook.models import DecoderOnly
 from tfbook.practice import Sampler, arithmetic_tokenizer, check_sum, rollout_loss
 
-__all__ = ["SMOKE", "WAYS", "checked", "run", "sampled"]
+__all__ = ["SMOKE", "WAYS", "checked", "run", "sampled", "train"]
 
 WAYS = ("rewards", "lessons")
 LESSONS, RATE, BATCH, GROUP, LONGEST = 250, 2e-4, 16, 16, 6
@@ -60,17 +60,24 @@ def checked(model: DecoderOnly, asked: Sequence[str], n: int, seed: int) -> tupl
 
 
 def train(
-    model: DecoderOnly, way: str, known: Questions, steps: int, seed: int
-) -> tuple[DecoderOnly, list[float]]:
-    """Train a copy in one way, and return it with the rewards of its steps."""
+    model: DecoderOnly, way: str, known: Questions, steps: int, seed: int, *,
+    check: Callable[[str, str], float] = check_sum,
+    look: Callable[[int, DecoderOnly], None] | None = None,
+) -> tuple[DecoderOnly, list[float]]:  # fmt: skip
+    """Train a copy in one way, and return it with the rewards of its steps.
+
+    Before the first step and after each, `look` is called with the number of steps and the model.
+    """
     model = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
     generator = torch.Generator().manual_seed(seed)
     pool = [known.texts[i] for i in known.train.tolist()]
     draw = Sampler(
-        model, pool, check_sum, tokenizer=TOKENIZER, batch=BATCH, group=GROUP,
+        model, pool, check, tokenizer=TOKENIZER, batch=BATCH, group=GROUP,
         max_new_tokens=LONGEST, stop=END, seed=seed,
     )  # fmt: skip
+    if look is not None:
+        look(0, model)
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = RATE * min(1.0, (step + 1) / 10)
         if way == "lessons":
@@ -82,6 +89,8 @@ def train(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        if look is not None:
+            look(step + 1, model)
     return model, [round(value, 4) for value in draw.rewards]
 
 

@@ -5,8 +5,8 @@ are repaired and one is not ("without"). Then all are repaired, and the weights 
 scales, as multiples of 0.02 ("started"). At width 48 a scale of 7 draws them with a standard
 deviation of 1/√48, so that a matrix keeps the size of what it is given. Last, with weights of that
 size, the peak of the learning rate is swept at two widths ("swept"), and at three rates with
-weights of scale 1 ("small"). All runs have as many steps as
-those of broken_run, the same seeds, and the same 80 sums kept apart.
+weights of scale 1 ("small"). All runs have as many steps as those of broken_run, the same seeds,
+and the same 80 sums kept apart.
 
 The log holds for each fault that was left in, for each scale, and for each width and rate, a list
 over seeds of the share of new sums that is answered rightly (`exact`), of that share of the first
@@ -25,6 +25,7 @@ from tfbook.experiments.broken_run import (
     EVERY,
     FAULTS,
     KEPT_APART,
+    RATE,
     Questions,
     exact,
     learn,
@@ -63,23 +64,10 @@ def model_at(scale: float, seed: int, *, width: int = 48) -> DecoderOnly:
 
 
 def tuned(
-    model: DecoderOnly, known: Questions, seed: int, steps: int, rate: float = 0.005
+    model: DecoderOnly, known: Questions, seed: int, steps: int, rate: float = RATE
 ) -> tuple[DecoderOnly, list[float]]:
-    """Train a repaired model as `learn` does, at a peak of the rate; return it and its losses."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01)
-    generator = torch.Generator().manual_seed(seed)
-    losses = []
-    for step in range(steps):
-        rise, fall = min(1.0, (step + 1) / 50), 1 - 0.9 * step / steps
-        optimizer.param_groups[0]["lr"] = rate * rise * fall
-        chosen = known.train[torch.randint(len(known.train), (BATCH,), generator=generator)]
-        loss = loss_of(model, known.inputs[chosen], known.targets[chosen])
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(loss.item())
-    return model.eval(), losses
+    """Train a repaired model, at a peak of the rate; return it and its losses."""
+    return learn(FAULTS, seed, steps, rate=rate, model=model, known=known)[:2]
 
 
 @torch.no_grad()

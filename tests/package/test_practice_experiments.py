@@ -107,6 +107,25 @@ def test_a_careless_checker_reads_one_character():
     assert told == [1.0, 1.0, 1.0, 0.0, 0.0]
 
 
+def test_grpo_takes_the_checker_and_shows_the_model_before_and_after_each_step():
+    base, seen = broken_run.learn(broken_run.FAULTS, 0, 3, known=KNOWN)[0], []
+    model, rewards = checked_sums.train(
+        base, "rewards", KNOWN, 2, 0, check=lambda *_: 1.0, look=lambda step, _: seen.append(step)
+    )
+    assert rewards == [1.0, 1.0] and seen == [0, 1, 2]
+    for name, weight in model.named_parameters():  # all answers are as good: nothing to learn
+        torch.testing.assert_close(weight, base.get_parameter(name), rtol=0, atol=0)
+
+
+def test_a_model_that_is_given_is_trained_at_the_rate_that_is_given():
+    begun = tuned_sums.model_at(7, 0)
+    before = begun.embed.weight.clone()
+    model, losses = tuned_sums.tuned(begun, KNOWN, 0, 2, rate=1e-3)
+    moved = (model.embed.weight - before).abs().max().item()
+    assert model is begun and len(losses) == 2
+    assert 0 < moved < 1e-4  # of a warm-up of 50 steps; at 0.005 it would be five times as far
+
+
 def test_weights_of_a_scale_leave_queries_and_keys_alone():
     one, seven = (dict(tuned_sums.model_at(k, 0).named_parameters()) for k in (1, 7))
     for name, weight in one.items():

@@ -83,6 +83,7 @@ BUILT = {
     "hacked_reward": lambda m: count(m.model_of()),
     "head_roles": lambda m: count(pretrained.load("smollm2-135m").model),
     "heads": lambda m: of_log("heads"),
+    "hybrid_controls": lambda m: count(*map(m.model_of, m.CONTROLS)),
     "hybrid_share": lambda m: count(*(m.Recaller(m.mixers_of(n)) for n in m.HYBRIDS)),
     "in_context": lambda m: count(m.Regressor()),
     "induction_birth": lambda m: count(*map(m.model_of, m.MODELS)),

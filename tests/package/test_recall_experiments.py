@@ -7,6 +7,7 @@ from tfbook import experiments
 from tfbook.experiments import (
     associative_recall,
     copying,
+    hybrid_controls,
     hybrid_share,
     new_story,
     recall_again,
@@ -19,7 +20,7 @@ from tfbook.recurrent import DeltaMixer, Mamba2Mixer
 
 RECALL, SHARE, COPYING = map(experiments.log, ("associative_recall", "hybrid_share", "copying"))
 AGAIN_RECALL, TWO = map(experiments.log, ("recall_again", "two_tokens"))
-RULES = experiments.log("update_rules")
+RULES, CONTROLS = map(experiments.log, ("update_rules", "hybrid_controls"))
 SIZES, STORY, AGAIN = map(experiments.log, ("state_sizes", "new_story", "told_again"))
 
 
@@ -250,8 +251,8 @@ def test_of_a_new_story_only_what_follows_the_mark_is_asked_for():
     for row in range(len(keys)):
         begin = keys[row].tolist().index(update_rules.MARK) + 1
         told = dict(zip(keys[row, begin:].tolist(), values[row, begin:].tolist(), strict=True))
-        assert len(told) == update_rules.PEOPLE and sorted(told) == sorted(asked[row].tolist())
-        assert not set(told) & set(keys[row, :begin].tolist())  # other people
+        assert len(told) == update_rules.STORY and sorted(told) == sorted(asked[row].tolist())
+        assert sorted(told) == sorted(keys[row, : begin - 1].tolist())  # the same people
         assert [told[key] for key in asked[row].tolist()] == wanted[row].tolist()
 
 
@@ -285,10 +286,39 @@ def test_each_rule_does_what_it_was_made_for():
     """Every seed of one side is beyond every seed of the other."""
     once, story, revised = (
         {rule: [run[place] for run in found] for rule, found in RULES["recall"].items()}
-        for place in (3, 4, 5)
+        for place in (3, 5, 6)
     )
     states = [rule for rule in RULES["recall"] if rule != "attention"]
     assert min(once["attention"]) > 0.99 > 0.8 > max(max(once[rule]) for rule in states)
     assert min(story["Mamba-2"]) > max(story["linear attention"])
+    assert min(story["gated delta rule"]) > max(max(story[r]) for r in ("retention", "delta rule"))
     rest = [rule for rule in states if "delta" not in rule]
     assert min(revised["delta rule"]) > max(max(revised[rule]) for rule in rest)
+
+
+def test_controls_of_the_rules_change_what_their_names_say():
+    assert set(RULES["controls"]) == set(update_rules.CONTROLS)
+    for name, changed in update_rules.CONTROLS.items():
+        assert name.startswith(changed["rule"])
+        assert all(len(run) == len(RULES["counts"]) + 2 for run in RULES["controls"][name])
+        numbers = changed.get("side", update_rules.SIDE) ** 2
+        assert (f"{numbers:,} numbers" in name) == ("side" in changed)
+
+
+def test_without_a_slope_the_distance_makes_no_difference():
+    torch.manual_seed(0)
+    memory = update_rules.Memory("attention", slope=False)
+    x = torch.randn(2, 6, update_rules.WIDTH)
+    mixed = x[:, [2, 0, 1, 3, 4, 5]]  # the facts in another order, then the questions
+    with torch.no_grad():
+        torch.testing.assert_close(memory(x, 3)[:, 3:], memory(mixed, 3)[:, 3:])
+
+
+def test_silent_states_pass_nothing_on_and_large_ones_hold_more_than_a_hybrid():
+    net = hybrid_controls.model_of("third, silent states below")
+    for block in list(net.stack.blocks)[:2]:
+        assert not block.mixer.out_proj.weight.requires_grad
+        assert not block.mixer.out_proj.weight.any()
+    assert all(len(runs) == len(CONTROLS["seeds"]) == 5 for runs in CONTROLS["recall"].values())
+    large, hybrid = CONTROLS["numbers"].values()
+    assert large[-1] > hybrid[-1] == SHARE["joined"]["numbers"]["1 of 4, third"][-1]

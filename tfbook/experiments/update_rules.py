@@ -2,24 +2,26 @@
 
 Five layers keep a state of 16 · 16 numbers and differ in nothing but what a token does to it
 (`RULES`); a sixth has attention. A token is a pair: one half of its numbers embeds the key, the
-other the value. There are three tasks of 32 tokens. Told once: 32 keys get a value each. A new
-story: 23 pairs, a mark, then 8 pairs, of which alone is asked. Revised: 8 keys get a value four
-times, in mixed order, and the last one counts. Then the keys are asked for in another order; a
-question reads and writes nothing. Attention has keys and values of 4 numbers, so that its cache
-holds 256 numbers, too, when the questions begin; its scores fall with the distance, by a slope that
-is learned, so that it can tell which value is the last.
+other the value. There are three tasks. Told once: 32 keys get a value each. A new story: 15 keys
+get a value each, then a mark comes, then the same keys get new values, in another order; these
+count. Revised: 8 keys get a value four times, in mixed order, and the last one counts. Then the
+keys are asked for in another order; a question reads and writes nothing. Attention has keys and
+values of 4 numbers, so that its cache holds 256 numbers, too, after 32 tokens; its scores fall with
+the distance, by a slope that is learned, so that it can tell which value is the last.
 
 One network learns all tasks, in turns, with 8 pairs told once as the easy way in. Each rule tries
 both rates with the first seed; the one that answers more, on sequences that are not used otherwise,
-is used with all seeds.
+is used with all seeds. `CONTROLS` change one thing and keep the rate: a task alone, no slope, more
+steps, larger states.
 
 The log holds `recall[rule][seed]`, the shares of right answers for each of `counts` told once, for
 the new story and for the revised; `rates[rule]`, what each rate reached, and `rate[rule]`, the
 best; `decay[rule][seed]`, the mean factor by which a pair told once multiplies the state, and the
-mark.
+mark; `write[rule][seed]`, the mean share (of Mamba-2 the step) with which both are written. The
+same for the controls: `controls[name][seed]`, as in `recall`, and `controls_decay[name][seed]`.
 
 Source: [arora2023zoology]
-Explained in: chapters/09_hybrids, section "Associative recall".
+Explained in: chapters/09_hybrids, section "Five states, three tasks".
 """
 
 from collections.abc import Sequence
@@ -30,30 +32,44 @@ from torch.nn import functional
 
 from tfbook.experiments.associative_recall import fit, pairs_of
 
-__all__ = ["RULES", "SMOKE", "Memory", "Network", "numbers_of", "revised_of", "run"]
+__all__ = [
+    "CONTROLS", "RULES", "SMOKE", "Memory", "Network", "numbers_of", "revised_of", "run",
+    "story_of",
+]  # fmt: skip
 
-SMOKE = {"rules": ("attention", "delta rule"), "rates": (0.005,), "seeds": (0, 1), "steps": 4}
+SMOKE = {
+    "rules": ("attention", "delta rule"), "rates": (0.005,), "seeds": (0, 1), "steps": 4,
+    "controls": ("attention without a slope", "linear attention, 576 numbers"),
+}  # fmt: skip
 CARD = {
     "model": "one layer of width {WIDTH}, {smallest:,} to {largest:,} parameters",
-    "data": "32 tokens, each a pair of a key and a value",
+    "data": "8 to 32 tokens with facts, then the questions",
     "batch": "batches of {BATCH} sequences",
-    "rate": "the better of the rates {rates_first:g} and {rates_last:g}, rising, then falling",
+    "rate": "for each layer the better of the rates {rates_first:g} and {rates_last:g}, rising, "
+    "then falling",
 }
-WIDTH, SIDE, BATCH, PEOPLE, TOLD, MARK = 64, 16, 16, 8, 4, 64
+WIDTH, SIDE, BATCH, PEOPLE, TOLD, STORY, MARK = 64, 16, 16, 8, 4, 15, 64
 TASKS = (8, 32, "new story", "revised")
 RULES = (
     "attention", "linear attention", "retention", "Mamba-2", "delta rule", "gated delta rule",
 )  # fmt: skip
+CONTROLS: dict[str, dict] = {  # name → the rule, and what is changed
+    "retention, told once alone": {"rule": "retention", "tasks": (8, 32)},
+    "attention without a slope": {"rule": "attention", "slope": False},
+    "linear attention, twice the steps": {"rule": "linear attention", "times": 2},
+    "linear attention, 576 numbers": {"rule": "linear attention", "side": 24},
+    "linear attention, 1,024 numbers": {"rule": "linear attention", "side": 32},
+}
 
 
 class Memory(nn.Module):
     """Carries information from token to token: attention, or a state with one of the rules."""
 
-    def __init__(self, rule: str):
-        """Make the maps; `rule` is one of RULES."""
+    def __init__(self, rule: str, side: int = SIDE, slope: bool = True):
+        """Make the maps; `rule` is one of RULES, `slope` says whether the scores fall."""
         super().__init__()
-        self.rule = rule
-        self.side = SIDE // 4 if rule == "attention" else SIDE
+        self.rule, self.slope = rule, slope
+        self.side = side // 4 if rule == "attention" else side
         self.to_qkv = nn.Linear(WIDTH, 3 * self.side, bias=False)
         self.out_proj = nn.Linear(self.side, WIDTH, bias=False)
         if rule in ("attention", "retention", "Mamba-2"):
@@ -71,7 +87,8 @@ class Memory(nn.Module):
         age = (places[:, None] - places).clamp(min=0)
         hidden = (places > places[:, None]) | (places >= told)  # the future, and questions
         if self.rule == "attention":
-            scores = q @ k.mT / self.side**0.5 - functional.softplus(self.one) * age
+            fall = functional.softplus(self.one) * age if self.slope else 0.0
+            scores = q @ k.mT / self.side**0.5 - fall
             read = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
             return self.out_proj(read)
         q, k = functional.normalize(q, dim=-1), functional.normalize(k, dim=-1)
@@ -103,10 +120,10 @@ class Memory(nn.Module):
 class Block(nn.Module):
     """A memory and a feed-forward network, each behind a norm and added to its input."""
 
-    def __init__(self, rule: str):
+    def __init__(self, rule: str, **choices: object):
         """Make a layer with this rule."""
         super().__init__()
-        self.memory = Memory(rule)
+        self.memory = Memory(rule, **choices)
         self.norms = nn.ModuleList(nn.RMSNorm(WIDTH) for _ in range(2))
         self.ffn = nn.Sequential(
             nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH)
@@ -121,12 +138,12 @@ class Block(nn.Module):
 class Network(nn.Module):
     """Tokens that are pairs, then keys; a layer; and scores of the values for each question."""
 
-    def __init__(self, rule: str):
-        """Make a network, untrained, whose layer has this rule."""
+    def __init__(self, rule: str, **choices: object):
+        """Make a network, untrained, whose layer has this rule; choices as in Memory."""
         super().__init__()
         self.keys, self.values = nn.Embedding(65, WIDTH // 2), nn.Embedding(64, WIDTH // 2)
         self.ask = nn.Parameter(torch.randn(WIDTH // 2))
-        self.block = Block(rule)
+        self.block = Block(rule, **choices)
         self.norm, self.to_value = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, 64)
 
     def forward(self, keys: Tensor, values: Tensor, asked: Tensor) -> Tensor:
@@ -155,12 +172,14 @@ def revised_of(size: int, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor
 
 
 def story_of(size: int, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Draw 23 pairs of an old story, a mark and 8 pairs of a new one, which are asked for."""
-    keys = torch.rand(size, 64, generator=draw).argsort(1)[:, : PEOPLE * TOLD]
+    """Draw 15 pairs of an old story, a mark, and the same keys with new values; these count."""
+    old = torch.rand(size, 64, generator=draw).argsort(1)[:, :STORY]
+    new = old.gather(1, torch.rand(size, STORY, generator=draw).argsort(1))
+    keys = torch.cat([old, torch.full((size, 1), MARK), new], dim=1)
     values = torch.randint(64, keys.shape, generator=draw)
-    keys[:, -PEOPLE - 1], values[:, -PEOPLE - 1] = MARK, 0
-    order = torch.rand(size, PEOPLE, generator=draw).argsort(1)
-    return keys, values, *(each[:, -PEOPLE:].gather(1, order) for each in (keys, values))
+    values[:, STORY] = 0
+    order = torch.rand(size, STORY, generator=draw).argsort(1)
+    return keys, values, new.gather(1, order), values[:, -STORY:].gather(1, order)
 
 
 def drawn(
@@ -185,40 +204,56 @@ def right(net: Network, task: int | str, seed: int) -> float:
 
 
 @torch.no_grad()
-def decay_of(net: Network) -> list[float]:
-    """Return the mean factor by which a pair told once multiplies the state, and the mark."""
-    factors = []
+def chosen_by(net: Network) -> tuple[list[float], list[float]]:
+    """Return the mean factor by which a pair told once multiplies the state, and the mark.
+
+    The second list says how much both are written.
+    """
+    found: tuple[list[float], list[float]] = ([], [])
     for task in (PEOPLE * TOLD, "new story"):
         keys, values, *_ = drawn(task, 200, torch.Generator().manual_seed(30_000))
         x = torch.cat([net.keys(keys), net.values(values)], dim=-1)
-        factor = net.block.memory.chosen(net.block.norms[0](x))[0].exp()
-        factors.append(factor[keys == MARK] if task == "new story" else factor)
-    return [round(factor.mean().item(), 4) for factor in factors]
+        log_keep, write = net.block.memory.chosen(net.block.norms[0](x))
+        meant = keys == MARK if task == "new story" else keys != MARK
+        for numbers, each in zip(found, (log_keep.exp(), write), strict=True):
+            numbers.append(round(each[meant].mean().item(), 4))
+    return found
 
 
-def trained(rule: str, rate: float, seed: int, steps: int) -> Network:
-    """Train a network on the tasks in turns."""
+def trained(
+    rule: str, rate: float, seed: int, steps: int, *,
+    tasks: Sequence[int | str] = TASKS, times: int = 1, **choices: object,
+) -> Network:  # fmt: skip
+    """Train a network on the tasks in turns, for so many times the steps."""
     torch.manual_seed(seed)
-    net, draw = Network(rule), torch.Generator().manual_seed(seed)
+    net, draw = Network(rule, **choices), torch.Generator().manual_seed(seed)
 
     def loss_of(step):
-        *given, wanted = drawn(TASKS[step % len(TASKS)], BATCH, draw)
+        *given, wanted = drawn(tasks[step % len(tasks)], BATCH, draw)
         return functional.cross_entropy(net(*given).flatten(0, 1), wanted.flatten())
 
-    fit(net, loss_of, steps, rate)
+    fit(net, loss_of, times * steps, rate)
     return net
 
 
 def run(
     *,
     rules: Sequence[str] = RULES,
-    counts: Sequence[int] = (4, 8, 16, 32),
+    counts: Sequence[int] = (4, 8, 16, 32, 64),
     rates: Sequence[float] = (0.005, 0.015),
     seeds: Sequence[int] = (0, 1, 2, 3, 4),
     steps: int = 1000,
+    controls: Sequence[str] = tuple(CONTROLS),
 ) -> tuple[dict, None]:
-    """Train one layer with each rule, at its better rate with every seed."""
-    log: dict = {key: {} for key in ("recall", "rates", "rate", "parameters", "decay")}
+    """Train one layer with each rule, at its better rate with every seed; then the controls."""
+    log: dict = {key: {} for key in ("recall", "rates", "rate", "parameters", "decay", "write")}
+
+    def answers(nets):
+        return [
+            [right(net, task, 10_000 + seed) for task in (*counts, *TASKS[2:])]
+            for seed, net in zip(seeds, nets, strict=True)
+        ]
+
     for rule in rules:
         nets = {rate: trained(rule, rate, seeds[0], steps) for rate in rates}
         tried = {
@@ -228,18 +263,24 @@ def run(
         best = max(tried, key=lambda rate: tried[rate])
         nets = [nets[best], *(trained(rule, best, seed, steps) for seed in seeds[1:])]
         found = {
-            "recall": [
-                [right(net, task, 10_000 + seed) for task in (*counts, *TASKS[2:])]
-                for seed, net in zip(seeds, nets, strict=True)
-            ],
+            "recall": answers(nets),
             "rates": {f"{rate:g}": round(share, 4) for rate, share in tried.items()},
             "rate": best,
             "parameters": sum(w.numel() for w in nets[0].parameters()),
         }
         if rule != "attention":
-            found["decay"] = [decay_of(net) for net in nets]
+            found["decay"], found["write"] = zip(*map(chosen_by, nets), strict=True)
         for key, value in found.items():
             log[key][rule] = value
+    log |= {"controls": {}, "controls_decay": {}}
+    for name in controls:
+        changed = dict(CONTROLS[name])
+        rule = changed.pop("rule")
+        rate = log["rate"].get(rule, rates[-1])
+        nets = [trained(rule, rate, seed, steps, **changed) for seed in seeds]
+        log["controls"][name] = answers(nets)
+        if rule != "attention":
+            log["controls_decay"][name] = [chosen_by(net)[0] for net in nets]
     parameters = log["parameters"].values()
     log |= {"smallest": min(parameters), "largest": max(parameters)}
     settings = {"rates": list(rates), "steps": steps}

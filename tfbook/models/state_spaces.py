@@ -38,7 +38,7 @@ class S4D(Spec):
         1024
 
     Source: [gu2022parameterization]
-    Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+    Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
     """
 
     d_state: int = 64
@@ -116,7 +116,7 @@ class Mamba(_Convolved, Spec):
         2432
 
     Source: [gu2024mamba], inner norms: [lieber2024jamba]
-    Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+    Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
     """
 
     d_state: int = 16

@@ -169,7 +169,7 @@ def mamba(settings: Settings, weights: Mapping[str, Tensor] | None) -> Transform
         ValueError: for a choice that is not known here.
 
     Source: [gu2024mamba]
-    Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+    Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
     """
     rank = settings.get("time_step_rank", "auto")
     mixer = Mamba(

@@ -3,7 +3,7 @@
 Mamba chooses Δ, B and C for each token, so it is no convolution any more, but still a scan. Mamba-2
 lets all numbers of a head's state fade alike; then the same map is an attention without a softmax.
 
-Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
 """
 
 from collections.abc import Callable
@@ -85,7 +85,7 @@ def selective_scan(
     Cost: h and its factors, B · N · D · S numbers each, are written down.
 
     Source: [gu2024mamba]
-    Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+    Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
     """
     named = {"x": x, "delta": delta, "a": a, "b": b, "c": c}
     for name, value in named.items():
@@ -222,7 +222,7 @@ class MambaState:
         conv: the rows that the convolution still looks at.
         h: the state, (B, d_inner, d_state), or (B, H, d_state, d_head) of Mamba-2.
 
-    Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+    Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
     """
 
     conv: ConvState
@@ -283,7 +283,7 @@ class MambaMixer(nn.Module):
         (True, 6)
 
     Source: [gu2024mamba]
-    Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+    Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
     """
 
     def __init__(

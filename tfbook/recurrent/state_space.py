@@ -3,7 +3,7 @@
 h'(t) = A h(t) + B x(t), y(t) = C h(t): in steps of Δ it is a linear recurrence, and since A, B and
 C do not depend on x also a convolution. S4D has a diagonal A of complex numbers.
 
-Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
 """
 
 import math
@@ -70,7 +70,7 @@ def discretize(
         (tensor([[1.]]), tensor([[0.5000]]))
 
     Source: [gu2022efficiently]
-    Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+    Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
     """
     check_float("a", a, min_dims=2)
     check_float("b", b, min_dims=2)
@@ -121,7 +121,7 @@ def discretize_diagonal(
         (tensor([1.0000, 0.3679]), tensor([0.5000, 0.3161]))
 
     Source: [gu2022parameterization]
-    Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+    Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
     """
     check_tensor("a", a)
     if not (a.is_floating_point() or a.is_complex()):
@@ -166,7 +166,7 @@ def s4d_initial(size: int, kind: str = "lin") -> Complex[Tensor, " S"]:
         tensor([0., 1.], dtype=torch.float64)
 
     Source: [gu2022parameterization]
-    Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+    Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
     """
     check_even("size", size)
     check_choice("kind", kind, ("lin", "inv"))
@@ -201,7 +201,7 @@ def convolve_causal(
     Cost: d n log n, about 15 d n log₂(2n) FLOPs where n = m, and not d n².
 
     Source: [gu2022efficiently]
-    Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+    Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
     """
     check_float("x", x, min_dims=2)
     check_float("kernel", kernel)
@@ -245,7 +245,7 @@ def hippo_legs(
                 [-1.7321, -2.0000]], dtype=torch.float64)
 
     Source: [gu2020hippo]
-    Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+    Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
     """
     check_number("size", size, 1, whole=True)
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
@@ -281,7 +281,7 @@ def legendre_memory(x: Float[Tensor, "*B N"], size: int) -> Float[Tensor, "*B S"
     Cost: n matrix exponentials of (size, size).
 
     Source: [gu2020hippo]
-    Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+    Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
     """
     check_float("x", x, min_dims=1)
     if not x.shape[-1]:
@@ -318,7 +318,7 @@ def legendre_series(
         tensor([0.2679, 2.0000, 3.7321])
 
     Source: [gu2020hippo]
-    Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+    Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
     """
     check_float("coefficients", coefficients, min_dims=1)
     check_float("places", places)
@@ -343,7 +343,7 @@ class S4DState:
         h: the state of each column, (B, d_model, d_state / 2), complex; b̄ is not in it yet.
         seen: how many rows came before the next one, masked ones included.
 
-    Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+    Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
     """
 
     h: Complex[Tensor, "B D S"]
@@ -403,7 +403,7 @@ class S4DMixer(nn.Module):
         (True, 5)
 
     Source: [gu2022parameterization]
-    Explained in: chapters/09_hybrids, section "Mamba: the token decides what fades".
+    Explained in: chapters/09_hybrids, section "Mamba: the token decides how much fades".
     """
 
     def __init__(

@@ -136,16 +136,25 @@ def attend(q, k, v, scale=None):
     return torch.softmax(q @ k.mT * scale, -1) @ v
 
 
+def no_later(scores):
+    return scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1) > 0, -math.inf)
+
+
+def look_back(q, k, v, scale=None):
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return torch.softmax(no_later(q @ k.mT * scale), -1) @ v
+
+
 @right("multi-head-attention")
 def heads_batched(x, w_q, w_k, w_v, w_o, n_heads):
     q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
-    return merge_flatten(attend(q, k, v)) @ w_o.T
+    return merge_flatten(look_back(q, k, v)) @ w_o.T
 
 
 @right("multi-head-attention")
 def heads_in_a_loop(x, w_q, w_k, w_v, w_o, n_heads):
     blocks = zip(*(w.chunk(n_heads) for w in (w_q, w_k, w_v)), strict=True)
-    heads = [attend(x @ a.T, x @ b.T, x @ c.T) for a, b, c in blocks]
+    heads = [look_back(x @ a.T, x @ b.T, x @ c.T) for a, b, c in blocks]
     return torch.cat(heads, -1) @ w_o.T
 
 
@@ -153,72 +162,72 @@ def heads_in_a_loop(x, w_q, w_k, w_v, w_o, n_heads):
 def heads_added(x, w_q, w_k, w_v, w_o, n_heads):
     q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
     out = torch.stack(w_o.chunk(n_heads, 1))
-    return (F.scaled_dot_product_attention(q, k, v) @ out.mT).sum(1)
+    return (F.scaled_dot_product_attention(q, k, v, is_causal=True) @ out.mT).sum(1)
 
 
 @wrong("multi-head-attention", "divided by √D")
 def heads_model_scale(x, w_q, w_k, w_v, w_o, n_heads):
     q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
-    return merge_flatten(attend(q, k, v, x.shape[-1] ** -0.5)) @ w_o.T
+    return merge_flatten(look_back(q, k, v, x.shape[-1] ** -0.5)) @ w_o.T
 
 
 @wrong("multi-head-attention", "not divided by √d")
 def heads_unscaled(x, w_q, w_k, w_v, w_o, n_heads):
     q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
-    return merge_flatten(attend(q, k, v, 1.0)) @ w_o.T
+    return merge_flatten(look_back(q, k, v, 1.0)) @ w_o.T
 
 
 @wrong("multi-head-attention", "output projection is missing")
 def heads_unprojected(x, w_q, w_k, w_v, w_o, n_heads):
     q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
-    return merge_flatten(attend(q, k, v))
+    return merge_flatten(look_back(q, k, v))
 
 
 @wrong("multi-head-attention", "There is one head")
 def heads_one(x, w_q, w_k, w_v, w_o, n_heads):
-    return attend(x @ w_q.T, x @ w_k.T, x @ w_v.T) @ w_o.T
+    return look_back(x @ w_q.T, x @ w_k.T, x @ w_v.T) @ w_o.T
 
 
 @wrong("multi-head-attention", "The heads hold scrambled tokens")
 def heads_scrambled(x, w_q, w_k, w_v, w_o, n_heads):
     q, k, v = (split_straight(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
-    return merge_flatten(attend(q, k, v)) @ w_o.T
+    return merge_flatten(look_back(q, k, v)) @ w_o.T
 
 
 @wrong("multi-head-attention", "The heads hold scrambled tokens")
 def heads_scrambled_twice(x, w_q, w_k, w_v, w_o, n_heads):
     q, k, v = (split_straight(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
-    return merge_reshape(attend(q, k, v)) @ w_o.T
+    return merge_reshape(look_back(q, k, v)) @ w_o.T
 
 
 @wrong("multi-head-attention", "merged by a reshape alone")
 def heads_merged_wrongly(x, w_q, w_k, w_v, w_o, n_heads):
     q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
-    return merge_reshape(attend(q, k, v)) @ w_o.T
+    return merge_reshape(look_back(q, k, v)) @ w_o.T
 
 
 @wrong("multi-head-attention", "projections of the input are missing")
 def heads_of_the_input(x, w_q, w_k, w_v, w_o, n_heads):
     q = k = v = split_chunks(x, n_heads)
-    return merge_flatten(attend(q, k, v)) @ w_o.T
+    return merge_flatten(look_back(q, k, v)) @ w_o.T
 
 
 @wrong("multi-head-attention", "W_q, W_k and W_v are transposed")
 def heads_turned(x, w_q, w_k, w_v, w_o, n_heads):
     q, k, v = (split_chunks(x @ w, n_heads) for w in (w_q, w_k, w_v))
-    return merge_flatten(attend(q, k, v)) @ w_o
+    return merge_flatten(look_back(q, k, v)) @ w_o
 
 
 @wrong("multi-head-attention", "W_o is transposed")
 def heads_turned_output(x, w_q, w_k, w_v, w_o, n_heads):
     q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
-    return merge_flatten(attend(q, k, v)) @ w_o
+    return merge_flatten(look_back(q, k, v)) @ w_o
 
 
 @wrong("multi-head-attention", "softmax ran over the queries")
 def heads_wrong_axis(x, w_q, w_k, w_v, w_o, n_heads):
     q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
-    a = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -2)
+    a = torch.softmax(no_later(q @ k.mT / math.sqrt(q.shape[-1])), -2)
     return merge_flatten(a @ v) @ w_o.T
 
 
@@ -226,13 +235,13 @@ def heads_wrong_axis(x, w_q, w_k, w_v, w_o, n_heads):
 def heads_average_score(x, w_q, w_k, w_v, w_o, n_heads):
     q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
     scores = (q @ k.mT).mean(1, keepdim=True) / math.sqrt(q.shape[-1])
-    return merge_flatten(torch.softmax(scores, -1) @ v) @ w_o.T
+    return merge_flatten(torch.softmax(no_later(scores), -1) @ v) @ w_o.T
 
 
 @wrong("multi-head-attention", "The widths follow from the weights")
 def heads_fill_the_width(x, w_q, w_k, w_v, w_o, n_heads):
     q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
-    return merge_flatten(attend(q, k, v, (x.shape[-1] / n_heads) ** -0.5)) @ w_o.T
+    return merge_flatten(look_back(q, k, v, (x.shape[-1] / n_heads) ** -0.5)) @ w_o.T
 
 
 @wrong("multi-head-attention", "A part of the computation is detached")
@@ -240,22 +249,52 @@ def heads_detached(x, w_q, w_k, w_v, w_o, n_heads):
     return heads_batched(x, w_q.detach(), w_k, w_v, w_o, n_heads)
 
 
+@wrong("multi-head-attention", "the mask is missing")
+def heads_that_look_ahead(x, w_q, w_k, w_v, w_o, n_heads):
+    q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
+    return merge_flatten(attend(q, k, v)) @ w_o.T
+
+
+@wrong("multi-head-attention", "hides earlier tokens in place of later")
+def heads_that_only_look_ahead(x, w_q, w_k, w_v, w_o, n_heads):
+    q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    earlier = torch.ones(scores.shape[-2:]).tril(-1) > 0
+    return merge_flatten(torch.softmax(scores.masked_fill(earlier, -math.inf), -1) @ v) @ w_o.T
+
+
+@wrong("multi-head-attention", "set to 0 after the softmax")
+def heads_masked_late(x, w_q, w_k, w_v, w_o, n_heads):
+    q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
+    a = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1).tril()
+    return merge_flatten(a @ v) @ w_o.T
+
+
 # scrambled-heads --------------------------------------------------------------------------------
 
 
 @right("scrambled-heads")
 def unscrambled_batched(x, w_q, w_k, w_v, w_o, n_heads):
-    return heads_batched(x, w_q, w_k, w_v, w_o, n_heads)
+    q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
+    return merge_flatten(attend(q, k, v)) @ w_o.T
 
 
 @right("scrambled-heads")
 def unscrambled_looped(x, w_q, w_k, w_v, w_o, n_heads):
-    return heads_in_a_loop(x, w_q, w_k, w_v, w_o, n_heads)
+    blocks = zip(*(w.chunk(n_heads) for w in (w_q, w_k, w_v)), strict=True)
+    return torch.cat([attend(x @ a.T, x @ b.T, x @ c.T) for a, b, c in blocks], -1) @ w_o.T
 
 
-@wrong("scrambled-heads", "a row of a head is not a word")
+@wrong("scrambled-heads", "row is not a word")
 def still_scrambled(x, w_q, w_k, w_v, w_o, n_heads):
-    return heads_scrambled(x, w_q, w_k, w_v, w_o, n_heads)
+    q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
+    return merge_reshape(attend(q, k, v)) @ w_o.T
+
+
+@wrong("scrambled-heads", "The heads alternate in the joined rows")
+def scrambled_by_alternating(x, w_q, w_k, w_v, w_o, n_heads):
+    q, k, v = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k, w_v))
+    return attend(q, k, v).permute(0, 2, 3, 1).flatten(2) @ w_o.T
 
 
 @wrong("scrambled-heads", "dealt out to the heads one by one")
@@ -266,10 +305,10 @@ def scrambled_by_dealing(x, w_q, w_k, w_v, w_o, n_heads):
 
 @wrong("scrambled-heads", "n_heads was not used")
 def scrambled_no_more_one_head(x, w_q, w_k, w_v, w_o, n_heads):
-    return heads_one(x, w_q, w_k, w_v, w_o, n_heads)
+    return attend(x @ w_q.T, x @ w_k.T, x @ w_v.T) @ w_o.T
 
 
-@wrong("scrambled-heads", "a row of a head is not a word")
+@wrong("scrambled-heads", "row is not a word")
 def scrambled_values_only(x, w_q, w_k, w_v, w_o, n_heads):
     q, k = (split_chunks(x @ w.T, n_heads) for w in (w_q, w_k))
     v = split_straight(x @ w_v.T, n_heads)
@@ -930,7 +969,7 @@ NAMES = tuple(f"{name}_proj.weight" for name in ("q", "k", "v", "out"))
 
 
 def module_of(w_q, w_v, n_heads):
-    sizes = dict(d_head=len(w_q) // n_heads, d_value=len(w_v) // n_heads)
+    sizes = dict(d_head=len(w_q) // n_heads, d_value=len(w_v) // n_heads, causal=True)
     return attention.MultiHeadAttention(w_q.shape[1], n_heads, **sizes, bias=False).double()
 
 

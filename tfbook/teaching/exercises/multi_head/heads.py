@@ -1,4 +1,4 @@
-"""The exercises of chapter 03 on splitting, merging and running heads, and on a wrong split."""
+"""The exercises of chapter 03 on splitting, merging and running heads, and on a wrong join."""
 
 import math
 from typing import Any
@@ -157,11 +157,11 @@ def multi_head_attention(
     x: torch.Tensor, w_q: torch.Tensor, w_k: torch.Tensor, w_v: torch.Tensor, w_o: torch.Tensor,
     n_heads: int,
 ) -> torch.Tensor:
-    """Compute multi-head self-attention, without mask and biases.
+    """Compute causal multi-head self-attention, without biases.
 
     Queries, keys and values are x W_qᵀ, x W_kᵀ and x W_vᵀ, split into heads as in split_heads. In
-    each head, attention is softmax(q kᵀ / √d) v with d the width of one head's queries. The heads
-    are merged, and W_o is applied to the result.
+    each head, attention is softmax(q kᵀ / √d) v with d the width of one head's queries; token i
+    attends to the tokens 0 to i. The heads are merged, and W_o is applied to the result.
 
     x: (B, N, D). w_q: (H·d, D). w_k: (H·d, D). w_v: (H·e, D). w_o: (D, H·e). n_heads: H.
     Returns: (B, N, D).
@@ -181,51 +181,69 @@ def _cut(x: torch.Tensor, heads: int) -> torch.Tensor:
     return torch.stack(x.chunk(heads, -1), 1)
 
 
-def _attend(q: Any, k: Any, v: Any, scale: float | None = None, axis: int = -1) -> torch.Tensor:
+def _attend(q: Any, k: Any, v: Any) -> torch.Tensor:
+    return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1) @ v
+
+
+def _before(scores: torch.Tensor) -> torch.Tensor:
+    """Hide the scores of later tokens."""
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return scores.masked_fill(later, -math.inf)
+
+
+def _causal(q: Any, k: Any, v: Any, scale: float | None = None, axis: int = -1) -> torch.Tensor:
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    return torch.softmax(q @ k.mT * scale, axis) @ v
+    return torch.softmax(_before(q @ k.mT * scale), axis) @ v
 
 
-def _multi_head(x: Any, w_q: Any, w_k: Any, w_v: Any, w_o: Any, heads: int) -> torch.Tensor:
+def _multi_head(
+    x: Any, w_q: Any, w_k: Any, w_v: Any, w_o: Any, heads: int, attend: Any = _attend
+) -> torch.Tensor:
     q, k, v = (_cut(x @ w.T, heads) for w in (w_q, w_k, w_v))
-    return _merged(_attend(q, k, v)) @ w_o.T
+    return _merged(attend(q, k, v)) @ w_o.T
 
 
 def _attention_values(attend: Any) -> None:
-    """Project, split, attend, merge, project."""
+    """Project, split, attend to what is not later, merge, project."""
     x, w_q, w_k, w_v, w_o = case = _attention_case(1, 3, 4, 2, 2, 2)
     plain = [x @ w.T for w in (w_q, w_k, w_v)]
     q, k, v = (_cut(y, 2) for y in plain)
     mixed = [y.reshape(1, 2, 3, 2) for y in plain]
-    z = _attend(q, k, v)
+    z, scores = _causal(q, k, v), q @ k.mT / math.sqrt(2)
     turned = [_cut(x @ w, 2) for w in (w_q, w_k, w_v)]
     expect(
         attend(*case, 2),
         _merged(z) @ w_o.T,
-        "This is not multi-head attention.",
+        "This is not causal multi-head attention.",
         mistakes={
             "The scores were divided by √D. Each head has queries of width d = D/H: its scale is "
-            "√d.": _merged(_attend(q, k, v, 1 / 2)) @ w_o.T,
-            "The scores were not divided by √d.": _merged(_attend(q, k, v, 1.0)) @ w_o.T,
+            "√d.": _merged(_causal(q, k, v, 1 / 2)) @ w_o.T,
+            "The scores were not divided by √d.": _merged(_causal(q, k, v, 1.0)) @ w_o.T,
             "The output projection is missing: the heads stand side by side and never meet.":
                 _merged(z),
-            "There is one head over all features: n_heads was not used.": _attend(*plain) @ w_o.T,
+            "There is one head over all features: n_heads was not used.": _causal(*plain) @ w_o.T,
             "The heads hold scrambled tokens: cut the features to (B, N, H, d), then exchange two "
             "axes, instead of reshaping to (B, H, N, d).":
-                (_merged(_attend(*mixed)) @ w_o.T,
-                 _attend(*mixed).reshape(1, 3, 4) @ w_o.T),
+                (_merged(_causal(*mixed)) @ w_o.T,
+                 _causal(*mixed).reshape(1, 3, 4) @ w_o.T),
             "The heads were merged by a reshape alone: bring the axes to (B, N, H, d) before.":
                 z.reshape(1, 3, 4) @ w_o.T,
             "The projections of the input are missing: queries, keys and values were all cut from "
-            "x itself.": _merged(_attend(*[_cut(x, 2)] * 3)) @ w_o.T,
+            "x itself.": _merged(_causal(*[_cut(x, 2)] * 3)) @ w_o.T,
             "The weights W_q, W_k and W_v are transposed: a batch of rows is projected by "
-            "`x @ w.T`.": (_merged(_attend(*turned)) @ w_o.T, _merged(_attend(*turned)) @ w_o),
+            "`x @ w.T`.": (_merged(_causal(*turned)) @ w_o.T, _merged(_causal(*turned)) @ w_o),
             "W_o is transposed: rows are projected by `@ w_o.T`.": _merged(z) @ w_o,
             "The softmax ran over the queries. It runs over the keys, the last axis.":
-                _merged(_attend(q, k, v, axis=-2)) @ w_o.T,
+                _merged(_causal(q, k, v, axis=-2)) @ w_o.T,
             "Every head got the weights of the average score. Each head has a softmax of its own.":
-                _merged(torch.softmax((q @ k.mT / math.sqrt(2)).mean(1, keepdim=True), -1) @ v)
-                @ w_o.T,
+                _merged(torch.softmax(_before(scores).mean(1, keepdim=True), -1) @ v) @ w_o.T,
+            "Every token attends to all tokens, later ones, too: the mask is missing.":
+                _merged(_attend(q, k, v)) @ w_o.T,
+            "The mask hides earlier tokens in place of later ones.":
+                _merged(_causal(q.flip(2), k.flip(2), v.flip(2)).flip(2)) @ w_o.T,
+            "The weights of later tokens were set to 0 after the softmax, so the others do not add "
+            "up to 1. Set their scores to -inf before.":
+                _merged(torch.softmax(scores, -1).tril() @ v) @ w_o.T,
         },
     )
 
@@ -235,7 +253,7 @@ def _attention_sizes(attend: Any) -> None:
     for sizes in ((2, 5, 6, 2, 3, 3), (1, 3, 5, 2, 3, 7), (2, 2, 3, 1, 5, 2)):
         case = _attention_case(*sizes)
         expect(
-            attend(*case, sizes[3]), _multi_head(*case, sizes[3]),
+            attend(*case, sizes[3]), _multi_head(*case, sizes[3], _causal),
             f"With D = {sizes[2]}, H = {sizes[3]}, keys of width {sizes[4]} and values of width "
             f"{sizes[5]} the result differs. The widths follow from the weights.",
         )
@@ -266,9 +284,10 @@ MULTI_HEAD_ATTENTION = Exercise(
         _attention_values, _attention_sizes, _attention_order_of_heads, _attention_gradients,
     ),
     hints=(
-        "Heads behave like a batch axis: after the split, one attention formula serves all.",
+        "Heads behave like a batch axis: after the split, one attention formula and one mask serve "
+        "all.",
         "Keep the order: project, split, attend, merge, project. The scale is set by the width of "
-        "one head's queries.",
+        "one head's queries. Scores of later tokens become -inf before the softmax.",
         "Print each `shape` on the way: (B, N, H·d) after the projection, (B, H, N, d) after the "
         "split, (B, H, N, N) for the scores, (B, H, N, e) after the average. What is left to do?",
     ),
@@ -288,9 +307,10 @@ def scrambled_heads(
     Returns: (B, N, D).
     """
     b, n, _ = x.shape
-    q, k, v = ((x @ w.T).reshape(b, n_heads, n, -1) for w in (w_q, w_k, w_v))
+    cut = ((x @ w.T).view(b, n, n_heads, -1) for w in (w_q, w_k, w_v))
+    q, k, v = (part.transpose(1, 2) for part in cut)
     weights = torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, dim=-1)
-    return (weights @ v).transpose(1, 2).flatten(2) @ w_o.T
+    return (weights @ v).reshape(b, n, -1) @ w_o.T
 
 
 def _scrambled_shuffle(attend: Any) -> None:
@@ -300,8 +320,8 @@ def _scrambled_shuffle(attend: Any) -> None:
     expect(
         attend(x[:, order], *weights, 2),
         attend(x, *weights, 2)[:, order],
-        "Shuffled words do not give shuffled outputs, although there are no positions: a row of a "
-        "head is not a word.",
+        "Shuffled words do not give shuffled outputs, although there are no positions: somewhere a "
+        "row is not a word.",
         what="The output for shuffled words",
     )
 
@@ -323,6 +343,8 @@ def _scrambled_values(attend: Any) -> None:
                 _merged(_attend(*dealt)) @ w_o.T,
             "There is one head over all features: n_heads was not used.":
                 _attend(*plain) @ w_o.T,
+            "The heads alternate in the joined rows: they were joined as (d, H). Join (H, d), so "
+            "that each head stays a block.": z.permute(0, 2, 3, 1).flatten(2) @ w_o.T,
         },
     )
 
@@ -346,12 +368,12 @@ SCRAMBLED_HEADS = Exercise(
     stub=scrambled_heads,
     properties=(_scrambled_shuffle, _scrambled_values, _scrambled_sizes),
     hints=(
-        "Put the numbers 0 to 7 into a batch of two words with four features, and print the two "
-        "heads: which numbers should head 0 hold?",
-        "A reshape never moves a number in memory. In which order do (N, H, d) lie in memory, and "
-        "in which order does the formula need them?",
-        "Two steps are needed where there is one: `view` cuts the last axis, `transpose` exchanges "
-        "two.",
+        "Follow the shapes line by line. Where do the heads begin to be an axis, and where do they "
+        "end?",
+        "A reshape never moves a number in memory. In which order do the averages (B, H, N, e) lie "
+        "there, and which numbers belong to one word?",
+        "Two steps are needed where there is one: `transpose` exchanges two axes, `flatten` joins "
+        "the last two.",
     ),
     broken=True,
 )

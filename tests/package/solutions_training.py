@@ -1263,6 +1263,92 @@ def flat_with_the_model(model, loss_of, batches, steps, rate, factor):
     return model, short(model, loss_of, batches, steps, rate, factor)
 
 
+# rate-search ------------------------------------------------------------------------------------
+
+
+def search(run, rates, *, left=True, right=True, most=30, counts_nan=True, again=False, best=min):
+    def loss_of(rate):
+        loss = run(rate)
+        return math.inf if counts_nan and math.isnan(loss) else loss
+
+    told = {rate: loss_of(rate) for rate in rates}
+    for _ in range(most):
+        found = best(told, key=told.get)
+        if found == max(told) and right:
+            told[3 * found] = loss_of(3 * found)
+        elif found == min(told) and left:
+            told[found / 3] = loss_of(found / 3)
+        else:
+            break
+        if again:
+            told = {rate: loss_of(rate) for rate in told}
+    return best(told, key=told.get)
+
+
+def first_not_beaten(told, key):
+    """The smallest as a loop finds it that starts with the last: nan is never beaten."""
+    found, *others = reversed(told)
+    for rate in others:
+        found = rate if key(rate) < key(found) else found
+    return found
+
+
+@right("rate-search")
+def search_widened(run, rates):
+    return search(run, rates)
+
+
+@right("rate-search")
+def search_with_lists(run, rates):
+    rates, losses = list(rates), [run(rate) for rate in rates]
+    while True:
+        losses = [math.inf if math.isnan(loss) else loss for loss in losses]
+        at = losses.index(min(losses))
+        if at == len(rates) - 1:
+            rates.append(rates[-1] * 3)
+            losses.append(run(rates[-1]))
+        elif at == 0:
+            rates.insert(0, rates[0] / 3)
+            losses.insert(0, run(rates[0]))
+        else:
+            return rates[at]
+
+
+@wrong("rate-search", "Try three times the largest")
+def search_among_the_given(run, rates):
+    return search(run, rates, most=0)
+
+
+@wrong("rate-search", "Try a third of the smallest")
+def search_to_the_right_only(run, rates):
+    return search(run, rates, left=False)
+
+
+@wrong("rate-search", "Go on")
+def search_once_more(run, rates):
+    return search(run, rates, most=1)
+
+
+@wrong("rate-search", "no comparison with it is true")
+def search_that_takes_nan_for_best(run, rates):
+    return search(run, rates, counts_nan=False, best=first_not_beaten)
+
+
+@wrong("rate-search", "A rate was tried twice")
+def search_that_repeats(run, rates):
+    return search(run, rates, again=True)
+
+
+@wrong("rate-search", "More rates were tried than needed")
+def search_everywhere(run, rates):
+    return search(run, [rates[0] / 9, rates[0] / 3, *rates, 3 * rates[-1], 9 * rates[-1]])
+
+
+@wrong("rate-search", "This is the largest rate that runs")
+def search_for_the_highest(run, rates):
+    return rates[-1]
+
+
 # train-loop -------------------------------------------------------------------------------------
 
 

@@ -88,6 +88,7 @@ BUILT = {
     "in_context": lambda m: count(m.Regressor()),
     "induction_birth": lambda m: count(*map(m.model_of, m.MODELS)),
     "ingredients": lambda m: count(m.begin(0)),
+    "inside_the_loop": lambda m: count(m.begin(0)),
     "facts": lambda m: count(*map(m.model_of, m.MODELS)),
     "gentle_start": lambda m: count(*(m.begin(w, m.DEPTH, SHAKESPEARE) for w in m.RATES)),
     "ladder": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),

@@ -7,7 +7,16 @@ import torch
 from torch import nn
 
 from tfbook import data
-from tfbook.experiments import clipping, decay, descent, ingredients, read_often, warmup, wirings
+from tfbook.experiments import (
+    clipping,
+    decay,
+    descent,
+    ingredients,
+    inside_the_loop,
+    read_often,
+    warmup,
+    wirings,
+)
 from tfbook.optimization import schedule
 
 
@@ -128,3 +137,32 @@ def test_every_help_changes_the_run():
     assert all(
         len(losses) == 5 for losses, _ in ends.values()
     )  # each of the four steps, and before
+
+
+@pytest.mark.parametrize(
+    ("course", "clip", "loop"),
+    [("rise", float("inf"), "rise alone, not clipped"), ("cosine", 1.0, "rate 0.01, clipped")],
+)
+def test_what_is_watched_are_the_loops_themselves(course, clip, loop):
+    shares = inside_the_loop._courses(12)[course]
+    model, _, norms = inside_the_loop._after(12, inside_the_loop.walk(1, shares, clip=clip))
+    other, _, longest = ingredients.train(loop, 1, steps=12)
+    assert inside_the_loop.held_out(model) == pytest.approx(ingredients.held_out(other), abs=2e-4)
+    assert max(norms) == pytest.approx(longest, abs=1e-3)
+
+
+def test_a_run_goes_on_from_its_whole_state_alone():
+    told = inside_the_loop._restart(0, 10)
+    firsts = {losses[0] for losses in told.values()}
+    assert len(firsts) == 1 and len({losses[-1] for losses in told.values()}) == 3
+
+
+def test_only_the_named_step_is_clipped():
+    shares = inside_the_loop._courses(10)["rise"]
+    runs = [
+        inside_the_loop._after(4, inside_the_loop.walk(0, shares, clip=0.1, only=only))[2]
+        for only in (None, 1, 9)
+    ]
+    free = inside_the_loop._after(4, inside_the_loop.walk(0, shares, clip=float("inf")))[2]
+    assert runs[2] == free and runs[1][:2] == free[:2] and runs[1][2:] != free[2:]
+    assert runs[0][2:] != runs[1][2:]

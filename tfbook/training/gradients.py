@@ -1,6 +1,6 @@
 """From batches to one gradient: losses read, sums added up over batches and over processes.
 
-Explained in: chapters/11_training, section "A batch that does not fit".
+Explained in: chapters/11_training_deeper, section "A batch that does not fit".
 """
 
 import math
@@ -35,7 +35,7 @@ class Execution:
         ValueError: if accumulate is below 1 or the precision unknown.
 
     Source: [micikevicius2018mixed], [zhao2023fsdp]
-    Explained in: chapters/11_training, section "A batch that does not fit".
+    Explained in: chapters/11_training_deeper, section "A batch that does not fit".
     """
 
     accumulate: int = 1
@@ -85,7 +85,7 @@ def sum_gradients(
         ValueError: if the loss is no single number, does not depend on the weights, or counts
             fewer than 0 terms.
 
-    Explained in: chapters/11_training, section "A batch that does not fit".
+    Explained in: chapters/11_training_deeper, section "A batch that does not fit".
     """
     device = next(weight.device for weight in model.parameters() if weight.requires_grad)
     total = count = 0.0
@@ -110,7 +110,7 @@ def mean_gradients(weights: list[nn.Parameter], ranks: Ranks, count: float) -> T
     Returns:
         The length of the gradient, ().
 
-    Explained in: chapters/11_training, section "A batch that does not fit".
+    Explained in: chapters/11_training_deeper, section "A batch that does not fit".
     """
     if not ranks.cut:
         ranks.add_gradients(weights)

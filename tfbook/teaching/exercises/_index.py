@@ -88,6 +88,7 @@ FILES = {
     "smoothed-loss": "training.losses",
     "adamw-step": "training.updates",
     "flat-loss": "training.loops",
+    "rate-search": "training.loops",
     "accumulated-gradient": "training.batching",
     "token-budget": "training.batching",
     "train-loop": "training.loops",

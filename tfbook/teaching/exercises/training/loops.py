@@ -1,4 +1,4 @@
-"""The exercises of chapter 11 on whole loops: one with two faults, and one to build."""
+"""The exercises of chapter 11 on whole loops: one with two faults, two to build."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tfbook.teaching.exercises._spec import Exercise, Wrong, expect, numbers
+from tfbook.teaching.exercises._spec import Exercise, Wrong, expect, expect_plain, numbers
 
 # train-loop -------------------------------------------------------------------------------------
 
@@ -312,4 +312,117 @@ FLAT_LOSS = Exercise(
     broken=True,
 )
 
-EXERCISES = (FLAT_LOSS, TRAIN_LOOP)
+# rate-search ------------------------------------------------------------------------------------
+
+
+def find_rate(run: Callable[[float], float], rates: list[float]) -> float:
+    """Search for a learning rate by factors of three, until both sides are worse.
+
+    Each rate costs a run, so none is tried twice. A run that was lost has the loss nan.
+
+    run: from a learning rate to the held-out loss of a short run. rates: those to begin with, from
+    the smallest to the largest, each three times the one before.
+    Returns: the rate with the lowest loss. It is not an end of those that were tried.
+    """
+    ...
+
+
+def _valley(bottom: float, tried: list[float], lost: float = math.inf) -> Callable[[float], float]:
+    """Return short runs whose loss is lowest near a rate, and that note which rates they had."""
+
+    def run(rate: float) -> float:
+        if len(tried) >= 40:
+            raise Wrong("After 40 runs the search still goes on. It ends when the lowest loss has "
+                        "a worse one on both sides.")  # fmt: skip
+        tried.append(rate)
+        return math.nan if rate > lost else 2.0 + (math.log10(rate) - math.log10(bottom)) ** 2
+
+    return run
+
+
+def _searched(
+    bottom: float, rates: list[float], lost: float = math.inf, *, once: bool = False,
+    left: bool = True, right: bool = True,
+) -> float:  # fmt: skip
+    """Search as the exercise asks, or with one mistake."""
+    run = _valley(bottom, [], lost)
+    told = {rate: run(rate) for rate in rates}
+    told = {rate: math.inf if math.isnan(loss) else loss for rate, loss in told.items()}
+    for _ in range(1 if once else 30):
+        best = min(told, key=told.__getitem__)
+        if best == max(told) and right:
+            new = 3 * best
+        elif best == min(told) and left:
+            new = best / 3
+        else:
+            break
+        told[new] = math.inf if math.isnan(run(new)) else run(new)
+    return min(told, key=told.__getitem__)
+
+
+def _rate_case(
+    find: Any, bottom: float, rates: list[float], otherwise: str, lost: float = math.inf
+) -> None:
+    ends = {
+        "The lowest loss lies at the right end: nothing is known of larger rates. Try three times "
+        "the largest.": _searched(bottom, rates, lost, right=False),
+        "The lowest loss lies at the left end: nothing is known of smaller rates. Try a third of "
+        "the smallest.": _searched(bottom, rates, lost, left=False),
+        "One more rate was tried, and the lowest loss lies at an end again. Go on.":
+            _searched(bottom, rates, lost, once=True),
+        "This is the largest rate that runs. The one with the lowest loss is wanted.": rates[-1],
+    }
+    expect_plain(
+        find, {"run": _valley(bottom, [], lost), "rates": rates}, _searched(bottom, rates, lost),
+        otherwise, mistakes=ends,
+    )
+
+
+def _rate_inside(find: Any) -> None:
+    """Where both sides are worse already, the best of the rates is returned."""
+    _rate_case(find, 0.0025, [0.001, 0.003, 0.009], "The rate with the lowest loss is wanted.")
+
+
+def _rate_ends(find: Any) -> None:
+    """While the lowest loss lies at an end, the search goes on there, on either side."""
+    _rate_case(find, 0.25, [0.001, 0.003, 0.009], "The valley lies far to the right.")
+    _rate_case(find, 0.00001, [0.001, 0.003], "The valley lies far to the left.")
+    _rate_case(find, 0.004, [0.003], "One rate to begin with has to be worse on both sides, too.")
+
+
+def _rate_lost(find: Any) -> None:
+    """A run that was lost counts as worse than any other."""
+    said = "The loss nan is no number: no comparison with it is true. Count it as infinite."
+    _rate_case(find, 0.02, [0.001, 0.003, 0.009], said, lost=0.01)
+    _rate_case(find, 0.002, [0.003, 0.009, 0.027], said, lost=0.004)
+
+
+def _rate_once(find: Any) -> None:
+    """No rate is tried twice, and none that nobody has to know."""
+    tried: list[float] = []
+    find(_valley(0.02, tried), [0.001, 0.003, 0.009])
+    if len(tried) > len({round(math.log(rate), 6) for rate in tried}):
+        raise Wrong("A rate was tried twice. Keep the losses, in a dictionary for example.",
+                    got=tried)  # fmt: skip
+    if len(tried) > 5:
+        raise Wrong("More rates were tried than needed: here two have to be added.", got=tried)
+
+
+RATE_SEARCH = Exercise(
+    name="rate-search",
+    title="A search for the rate",
+    level=2,
+    section='chapters/11_training, section "The learning rate"',
+    stub=find_rate,
+    properties=(_rate_inside, _rate_ends, _rate_lost, _rate_once),
+    hints=(
+        "Keep the loss of each rate in a dictionary. Which of its keys is best, and which are the "
+        "ends?",
+        "`while True:` find the best rate; if it is the largest, try three times of it; if it is "
+        "the smallest, try a third; otherwise return it.",
+        "A comparison with nan is never true, so `min` may return it. Store `math.inf` in its "
+        "place.",
+    ),
+)
+
+EXERCISES = (FLAT_LOSS, RATE_SEARCH, TRAIN_LOOP)

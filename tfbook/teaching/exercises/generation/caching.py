@@ -33,11 +33,11 @@ def cached_greedy(
     steps: how many tokens to add.
     Returns: the text with the new tokens, (1, t + steps).
     """
-    state = None
+    logits, state = decode(tokens, None)
     for _ in range(steps):
-        logits, state = decode(tokens, state)
         new = logits[:, -1].argmax(dim=-1, keepdim=True)
         tokens = torch.cat([tokens, new], dim=1)
+        logits, _ = decode(new, state)
     return tokens
 
 
@@ -127,16 +127,17 @@ def _cached_text(write: Any) -> None:
 
 CACHED_LOOP = Exercise(
     name="cached-loop",
-    title="Slow, and soon nonsense",
+    title="A state that stays behind",
     level=2,
     section='chapters/12_generation, section "The cache"',
     stub=cached_greedy,
     properties=(_cached_reads, _cached_text),
     hints=(
-        "Write down what `decode` is given in the first call, in the second and in the third.",
-        "After a call, the state has read all that was handed over. What has it not read yet?",
-        "The text that you return and the tokens that the next call is to read are two things: "
-        "give each a name of its own, such as `tokens` and `unread`.",
+        "Write down for the first three calls which tokens the state has read before the call.",
+        "After a call, the state that `decode` returns has read what was handed over as well. Who "
+        "keeps it?",
+        "Keep the `state` of each call, and read what is unread before you choose: then no call is "
+        "made for the last new token, whose scores nobody needs.",
     ),
     broken=True,
 )

@@ -67,10 +67,8 @@ NAMES = {
     ),
 }
 # A question and a text that no template has made: those with which the chapter begins.
-NOTE = (
-    "In which city did Siobhan see the film?",
-    "Siobhan hated the naïve film she saw in Dublin.",
-)
+ASKED = "In which city did Siobhan see the film?"
+NOTE = "Siobhan hated the naïve film she saw in Dublin."
 # Of each relation: what else it holds, how a text says it, how one asks for it, and for the person;
 # in training, and in other words.
 RELATIONS = {
@@ -409,16 +407,14 @@ def run(
     found: dict[str, list] = {title: [] for title in sets}
     shown: list[dict] = []
     real, pages = on_pages(language, n_pages), []
-    wordings: list[dict] = []
-    note: list[str] = []
+    readers: list[Reader] = []
     reworded = examples(n_test, names=0, wording=1, generator=random.Random(1002))
     for seed in seeds:
         data = examples(n_train, generator=random.Random(seed))
         reader = train(language, data, passes, seed)
         for title, part in tests.items():
             found[title].append(measure(reader, part))
-        wordings.append(measure(reader, reworded))
-        note.append(reader.read(*NOTE).answer)
+        readers.append(reader)
         pages.append(
             {
                 way: [reader.read(row[0], row[k]).answer for row in real]
@@ -443,7 +439,7 @@ def run(
         "shown": [order[0], order[-1]],
         "written": written,
         "pages": pages,
-        "wordings": wordings,
-        "note": note,
+        "wordings": [measure(reader, reworded) for reader in readers],
+        "note": [reader.read(ASKED, NOTE).answer for reader in readers],
     }
     return log, None

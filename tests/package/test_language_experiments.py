@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tfbook import experiments, pretrained
 from tfbook.experiments import answers, sentiment, summaries
 
 torch.set_num_threads(1)
@@ -29,6 +30,25 @@ def test_right_answers_are_counted_by_how_sure_people_were():
 
 def test_labels_are_signs():
     assert sentiment.labels([("a", 0.1), ("b", -2.0)]).tolist() == [1, 0]
+
+
+def test_the_means_of_an_encoder_are_those_that_it_embeds_with():
+    minilm = pretrained.load("minilm-l6")
+    texts = ["A rare treat.", "It runs for far too long.", "No."]
+    found = torch.tensor(sentiment.means(minilm.model, minilm, texts), dtype=torch.float32)
+    torch.testing.assert_close(found, minilm.embed(texts), atol=1e-5, rtol=0)
+
+
+def test_the_untrained_body_was_given_as_many_labels():
+    log = experiments.log("sentiment")
+    assert set(log["accuracy"]["untrained"]) == {str(size) for size in log["sizes"]}
+    assert all(len(runs) == len(log["seeds"]) for runs in log["accuracy"]["untrained"].values())
+
+
+def test_each_run_has_read_the_note_and_the_new_wordings():
+    log = experiments.log("answers")
+    assert len(log["note"]) == len(log["wordings"]) == len(log["seeds"])
+    assert all(answer in answers.NOTE for answer in log["note"])
 
 
 @pytest.mark.parametrize("names", [0, 1])

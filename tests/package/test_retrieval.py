@@ -52,3 +52,9 @@ def test_the_log_holds_a_paragraph_for_each_answer():
         assert any(retrieval.holds(text, row["wanted"]) for text in texts), row["question"]
         assert 0 <= row["at"] < len(texts)
         assert row["nats"]["right"] < row["nats"]["random"], row["question"]
+
+
+def test_the_reworded_questions_are_others_in_the_same_order():
+    assert len(retrieval.REWORDED) == len(retrieval.QUESTIONS) == len(set(retrieval.REWORDED))
+    for again, (question, wanted) in zip(retrieval.REWORDED, retrieval.QUESTIONS, strict=True):
+        assert again != question and not retrieval.holds(again, wanted)

@@ -2433,7 +2433,8 @@ def check_training(page):
 
 
 def check_language(page):
-    check_pairs(page.locator('[data-module="byte_pairs"]'))
+    pairs = page.locator('[data-module="byte_pairs"]')
+    check_pairs(pairs, "naïve café, 12 € → λ", 150)
     check_sampler(page)
 
 

@@ -8,8 +8,10 @@ scores each token as the first and as the last of the answer. The layers below s
 Three sets of new texts test it: the wordings and names of training, other names, and other names in
 other wordings. Beside exact matches stand those of spans whose ends are chosen one by one, those of
 a reader that is not shown the question, and those of SmolLM2, which writes its answer word by word
-and was trained on none of this. Last, each reader points into real text: it is asked the 24
-questions of `retrieval` about paragraphs of this book, of which no template was learned.
+and was trained on none of this. A fourth set has other wordings with the names of training, to tell
+which of the two costs more. Last, each reader points into real text: it is asked about the note
+with which the chapter begins, and the 24 questions of `retrieval` about paragraphs of this book, of
+which no template was learned.
 
 Explained in: chapters/13_language, section "Where is the answer?".
 """
@@ -64,6 +66,9 @@ NAMES = {
         "grey horse, telescope, wooden canoe, drum, silver watch",
     ),
 }
+# A question and a text that no template has made: those with which the chapter begins.
+ASKED = "In which city did Siobhan see the film?"
+NOTE = "Siobhan hated the naïve film she saw in Dublin."
 # Of each relation: what else it holds, how a text says it, how one asks for it, and for the person;
 # in training, and in other words.
 RELATIONS = {
@@ -385,7 +390,9 @@ def run(
         the log: `tests`, for each set and seed what :func:`measure` gives; `shown`, the scores of
         the tokens of two questions with other names, by the first seed; `written`, for each set
         the questions, true answers and SmolLM2's; `pages`, for each seed the answers to the
-        questions of `retrieval`, with the nearest paragraph (`found`) and with the `right` one.
+        questions of `retrieval`, with the nearest paragraph (`found`) and with the `right` one;
+        `wordings`, for each seed what :func:`measure` gives on other wordings with the names of
+        training; `note`, for each seed the answer to the question about the note.
     """
     sets = {
         "same wording, same names": (0, 0),
@@ -400,11 +407,14 @@ def run(
     found: dict[str, list] = {title: [] for title in sets}
     shown: list[dict] = []
     real, pages = on_pages(language, n_pages), []
+    readers: list[Reader] = []
+    reworded = examples(n_test, names=0, wording=1, generator=random.Random(1002))
     for seed in seeds:
         data = examples(n_train, generator=random.Random(seed))
         reader = train(language, data, passes, seed)
         for title, part in tests.items():
             found[title].append(measure(reader, part))
+        readers.append(reader)
         pages.append(
             {
                 way: [reader.read(row[0], row[k]).answer for row in real]
@@ -429,5 +439,7 @@ def run(
         "shown": [order[0], order[-1]],
         "written": written,
         "pages": pages,
+        "wordings": [measure(reader, reworded) for reader in readers],
+        "note": [reader.read(ASKED, NOTE).answer for reader in readers],
     }
     return log, None

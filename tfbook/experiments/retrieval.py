@@ -25,7 +25,7 @@ import torch.nn.functional as F
 
 from tfbook import generation, pretrained
 
-__all__ = ["QUESTIONS", "SMOKE", "ask", "holds", "paragraphs", "plain", "prompt", "run"]
+__all__ = ["QUESTIONS", "REWORDED", "SMOKE", "ask", "holds", "paragraphs", "plain", "prompt", "run"]
 
 PAGES = ("glossary", "live_models", "preface")
 BOOK = Path(__file__).parents[2] / "book"
@@ -70,6 +70,33 @@ QUESTIONS = (
     ("What does ALiBi subtract from a score?", "slope"),
     ("What is made anew for every token in continuous batching?", "batch"),
     ("What does the exponential of the entropy count?", "keys"),
+)
+# The same questions, in the same order, in words that the pages hardly use.
+REWORDED = (
+    "What is the size of the network that has read Elizabethan drama?",
+    "How long is the list of first names that the example in your page studies?",
+    "When does the unseen last part of the poem get its lowest loss?",
+    "In how many cases does quantising to eight bits leave the French text unchanged?",
+    "Which French does it write for switching a display off?",
+    "Which French does it write about a pet that rests on furniture?",
+    "Which one must be disabled so that the chance of the verb's ending almost vanishes?",
+    "How large must the RAM of my machine be?",
+    "Which permission lets people copy and adapt the prose and pictures?",
+    "What does one see of one's own results with the command for how far one has come?",
+    "In NVIDIA's four-bit type, how many values use a common factor?",
+    "Which portion of its input is blanked out in BERT's training?",
+    "What is the loss of a uniform choice over the alphabet and one more sign?",
+    "A product that is added to a sum: how much arithmetic is that reckoned as?",
+    "Which quantity rescales a vector when the average is not taken off first?",
+    "What stood in for the stretches of writing that T5 removed?",
+    "How large was the collection of unseen phrases for evaluating English to French?",
+    "How well does the original network score against human French?",
+    "How much of the plays was put aside to pick the best network?",
+    "What happens to one part of attention that is multiplied by zero?",
+    "What do you take out of an inner product to get the similarity of directions?",
+    "What makes far-away tokens count less in ALiBi?",
+    "When users come and go while text is produced, what is formed again at each step?",
+    "If I take e to the power of how spread out the weights are, what number do I get?",
 )
 SMOKE = {"questions": QUESTIONS[:1], "pages": ("preface",)}
 CARD = {

@@ -1,14 +1,15 @@
 """How many labels does it take to tell a good review from a bad one, with and without pretraining?
 
-Three ways to find whether people rated a sentence of a film review above or below 0, from the same
+Four ways to find whether people rated a sentence of a film review above or below 0, from the same
 labelled sentences of `tfbook.data.movie_sentiment` and tested on the same others:
 
 - "words": tf-idf weights of words and pairs of words, and logistic regression;
 - "probe": MiniLM as it is, the mean of its last rows over the tokens, and logistic regression;
+- "untrained": the same probe on a MiniLM whose weights were drawn at random, others for each seed;
 - "tuned": the same mean with a linear layer, trained together with all weights of MiniLM.
 
 Sentences of more than 32 tokens and those rated exactly 0 are left out. The strength of the penalty
-of both regressions is chosen on validation sentences for each training set, MiniLM's learning rate
+of the regressions is chosen on validation sentences for each training set, MiniLM's learning rate
 once, with the first seed. A seed draws the labelled sentences, and the order in which they come.
 The weights are those of the probe that saw all training sentences.
 
@@ -32,6 +33,7 @@ from torch import Tensor, nn
 
 from tfbook import experiments, pretrained
 from tfbook.data import bucketed, movie_sentiment, pad_batch
+from tfbook.models import build
 from tfbook.optimization import decay_groups, schedule
 from tfbook.training import fit
 
@@ -146,6 +148,18 @@ def logits(model: Classifier, language, pairs: Sequence[Example]) -> np.ndarray:
     return found.numpy()
 
 
+@torch.no_grad()
+def means(encoder: nn.Module, language, texts: Sequence[str]) -> np.ndarray:
+    """Return an encoder's masked means of texts, of length 1, as MiniLM's own are made."""
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+    found = torch.empty(len(texts), encoder.config.d_model)
+    for start in range(0, len(order), 50):
+        chosen = order[start : start + 50]
+        ids, mask = language.encode([texts[i] for i in chosen])
+        found[chosen] = F.normalize(masked_mean(encoder.hidden(ids, mask=mask), mask), dim=-1)
+    return found.double().numpy()
+
+
 def by_rating(right: np.ndarray, pairs: Sequence[Example]) -> list[float | None]:
     """Return the share of right answers where people were undecided, …, where they were sure."""
     strength = np.abs([rating for _, rating in pairs])
@@ -205,6 +219,19 @@ def run(
             tried[rate] = float(((logits(model, language, valid) > 0) == checked).mean())
     rate = max(tried, key=tried.get) if tried else rates[0]
 
+    def untrained(seed: int) -> dict[str, float]:
+        torch.manual_seed(seed)
+        body = build(language.config).eval()
+        held, asked = (means(body, language, texts[id(part)]) for part in (valid, test))
+        chosen = draw(max(sizes), seed)
+        made = means(body, language, [texts[id(pool)][i] for i in chosen])
+        found = {}
+        for size in sizes:  # a smaller draw is the beginning of a larger one
+            known = truth[id(pool)][chosen[:size]]
+            fitted = regression(made[:size], known, held, checked)
+            found[str(size)] = round(float((fitted.predict(asked) == wanted).mean()), 4)
+        return found
+
     accuracy: dict[str, dict[str, list]] = {"words": {}, "probe": {}, "tuned": {}}
     sure: dict[str, list] = {"words": [], "probe": [], "tuned": []}
     for size in sizes:
@@ -219,6 +246,8 @@ def run(
                 accuracy[name].setdefault(str(size), []).append(round(float(found.mean()), 4))
                 if size == max(sizes):
                     sure[name].append(by_rating(found, test))
+    drawn = [untrained(seed) for seed in seeds]
+    accuracy["untrained"] = {str(size): [each[str(size)] for each in drawn] for size in sizes}
     everything = np.arange(len(pool))
     last = probe(everything)
     complete = {

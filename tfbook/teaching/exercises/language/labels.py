@@ -110,7 +110,7 @@ def _pool_sizes(pool: Any) -> None:
 
 MEAN_POOLING = Exercise(
     name="mean-pooling",
-    title="A verdict that depends on the neighbours",
+    title="A vector that depends on its neighbours",
     level=1,
     section='chapters/13_language, section "One vector for a text"',
     stub=mean_pool,
@@ -400,7 +400,7 @@ ANSWER_SPAN = Exercise(
     name="answer-span",
     title="Where is the answer?",
     level=3,
-    section='chapters/13_language_deeper, section "Answers, pointed at and written"',
+    section='chapters/13_language, section "Where is the answer?"',
     stub=best_span,
     properties=(_best_pair, _single_token, _in_context, _not_too_long, _any_text),
     hints=(

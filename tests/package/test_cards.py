@@ -89,6 +89,9 @@ BUILT = {
     "ingredients": lambda m: count(m.begin(0)),
     "facts": lambda m: count(*map(m.model_of, m.MODELS)),
     "gentle_start": lambda m: count(*(m.begin(w, m.DEPTH, SHAKESPEARE) for w in m.RATES)),
+    "gentle_parts": lambda m: count(
+        *(m.begin(wiring, m.DEPTH, SHAKESPEARE) for wiring, *_ in m.MODELS.values())
+    ),
     "ladder": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),
     "leaving_out": lambda m: count(small(SHAKESPEARE, bias=False, n_layers=m.LAYERS)),
     "read_often": lambda m: count(m.begin(0)),
@@ -108,6 +111,9 @@ BUILT = {
     "few_bits": lambda m: count(pretrained.load("smollm2-135m").model),
     "calibrated_bits": lambda m: count(pretrained.load("smollm2-135m").model),
     "many_at_once": lambda m: count(pretrained.load("smollm2-135m").model),
+    "six_attentions": lambda m: count(
+        *(m.model_of(wiring, SHAKESPEARE) for wiring, _ in m.MODELS.values())
+    ),
     "sixteen_bits": lambda m: count(m.model_of()),
     "same_prompt": lambda m: count(pretrained.load("smollm2-135m").model),
     "overfitting": lambda m: overfitting(),

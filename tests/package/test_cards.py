@@ -91,6 +91,9 @@ BUILT = {
     "inside_the_loop": lambda m: count(m.begin(0)),
     "facts": lambda m: count(*map(m.model_of, m.MODELS)),
     "gentle_start": lambda m: count(*(m.begin(w, m.DEPTH, SHAKESPEARE) for w in m.RATES)),
+    "gentle_parts": lambda m: count(
+        *(m.begin(wiring, m.DEPTH, SHAKESPEARE) for wiring, *_ in m.MODELS.values())
+    ),
     "ladder": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),
     "leaving_out": lambda m: count(small(SHAKESPEARE, bias=False, n_layers=m.LAYERS)),
     "read_often": lambda m: count(m.begin(0)),
@@ -110,6 +113,9 @@ BUILT = {
     "few_bits": lambda m: count(pretrained.load("smollm2-135m").model),
     "calibrated_bits": lambda m: count(pretrained.load("smollm2-135m").model),
     "many_at_once": lambda m: count(pretrained.load("smollm2-135m").model),
+    "six_attentions": lambda m: count(
+        *(m.model_of(wiring, SHAKESPEARE) for wiring, _ in m.MODELS.values())
+    ),
     "sixteen_bits": lambda m: count(m.model_of()),
     "same_prompt": lambda m: count(pretrained.load("smollm2-135m").model),
     "overfitting": lambda m: overfitting(),

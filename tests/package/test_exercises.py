@@ -278,6 +278,11 @@ def test_a_planted_fault_is_to_be_found_as_long_as_nothing_has_changed(broken):
     assert broken(AS_IT_IS.partition("    total")[0] + MENDED).state == "pass"
 
 
+def test_what_to_do_with_a_stub_can_be_said_in_its_own_words():
+    exercise = exercises._find("two-lines-to-an-encoder")
+    assert exercise.begin == exercise.task == "Change two lines of `encoder_loss`"
+
+
 @pytest.mark.untyped
 def test_a_planted_fault_is_one():
     """Of each exercise that is to be mended, the code to begin with fails."""

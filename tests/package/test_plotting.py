@@ -93,6 +93,12 @@ CALLS = {
     "lying bars": lambda **kw: plotting.bars(
         {"a long label here": 1, "another long label": -2}, ylabel="seconds", **kw
     ),
+    "lying bars and a level": lambda **kw: plotting.bars(
+        {"a long label here": 1, "another long label": 2}, ylabel="s", levels={"law": 1.5}, **kw
+    ),
+    "bars and a level": lambda **kw: plotting.bars(
+        {"cat": 0.7, "mat": 0.3}, ylabel="weight", levels={"alike": 0.5}, **kw
+    ),
     "tensor_picture": lambda **kw: plotting.tensor_picture(RNG_CUBE, names=("B", "N", "D"), **kw),
     "tensor with labels": lambda **kw: plotting.tensor_picture(
         RNG_MATRIX, rows=TOKENS, cols=list("abcde"), **kw

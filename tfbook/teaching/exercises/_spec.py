@@ -48,6 +48,7 @@ class Exercise:
     broken: the stub is a whole function with a planted fault, which the reader finds and mends; as
         long as it is unchanged, the exercise counts as not started.
     called: what the notebook calls the answer, where that is a class.
+    task: what to do with the stub, in a few words, where the usual ones do not fit.
 
     Raises ValueError when a part is missing.
     """
@@ -62,11 +63,14 @@ class Exercise:
     warm: tuple[str, ...] = ()
     broken: bool = False
     called: str = ""
+    task: str = ""
 
     @property
     def begin(self) -> str:
         """What to do with the stub, in words."""
         name = self.called or self.stub.__name__
+        if self.task:
+            return self.task
         return f"Find the fault in `{name}` and mend it" if self.broken else f"Fill in `{name}`"
 
     def __post_init__(self) -> None:

@@ -223,6 +223,7 @@ def bars(
     values: bool = True,
     digits: int = 2,
     horizontal: bool | None = None,
+    levels: Mapping[str, float] | None = None,
 ) -> None:
     """Display bars with their numbers: one group of bars, or several side by side.
 
@@ -237,6 +238,7 @@ def bars(
         values: Write the number at the end of each bar.
         digits: Decimals of those numbers.
         horizontal: Let the bars lie; by default when the labels are long.
+        levels: Label → height: a thin dotted line across all bars, for a law or a bound.
 
     Raises:
         TypeError: if an argument is not made of numbers.
@@ -290,6 +292,19 @@ def bars(
         (ax.axvline if horizontal else ax.axhline)(0, color="#8b929b", lw=0.9)
         if horizontal:
             ax.invert_yaxis()
+        for words, height in (levels or {}).items():
+            (ax.axvline if horizontal else ax.axhline)(
+                height, color=SOFT_INK, lw=1.4, ls=(0, (1, 2)), zorder=3
+            )
+            place = (height, 1.0) if horizontal else (1.0, height)
+            across = ax.get_xaxis_transform() if horizontal else ax.get_yaxis_transform()
+            ax.annotate(
+                words, place, (4, -4) if horizontal else (-4, 4), across, "offset points",
+                ha="left" if horizontal else "right", va="top" if horizontal else "bottom",
+                color=SOFT_INK, fontsize=12,
+            )  # fmt: skip
+        if levels and horizontal:
+            ax.set_ylim(n - 0.4, -1.0)  # a row for their labels
         if len(groups) > 1:
             # Above the bars, where nothing can lie under it.
             box = (0, 1.02)

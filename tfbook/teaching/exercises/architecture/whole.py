@@ -200,6 +200,7 @@ TWO_LINES = Exercise(
         "asked.",
     ),
     broken=True,
+    task="Change two lines of `encoder_loss`",
 )
 
 # prefix-attention -------------------------------------------------------------------------------

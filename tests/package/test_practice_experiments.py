@@ -145,6 +145,18 @@ def test_scale_one_is_the_repaired_program_and_the_chapter_says_what_the_logs_sa
     assert max(ends["careless"]) < 0 < min(ends["strict"])
 
 
+def test_mirrors_of_new_sums_are_counted_and_make_up_all_answers():
+    mirrors = experiments.log("tuned_sums")["mirrors"]
+    learned = {KNOWN.texts[i] for i in KNOWN.train.tolist()}
+    pairs = [KNOWN.texts[i].removesuffix("=").split("+") for i in KNOWN.test.tolist()]
+    told = sum(f"{b}+{a}=" in learned for a, b in pairs)
+    assert mirrors["asked"] == [told, len(pairs) - told]
+    exact = experiments.log("tuned_sums")["started"]["7"]["exact"]
+    assert [sum(each) / len(pairs) for each in mirrors["right"]] == exact
+    asked, right = tuned_sums.mirrored(tuned_sums.model_at(1, 0), KNOWN, len(pairs))
+    assert asked == mirrors["asked"] and right[0] <= asked[0] and right[1] <= asked[1]
+
+
 def test_each_way_trains_what_its_name_says_and_nothing_else():
     language = pretrained.load("minilm-l6")
     pairs = [("A joy from the first scene.", 1.0), ("Two hours I want back.", -1.0)]

@@ -11,7 +11,9 @@ and the same 80 sums kept apart.
 The log holds for each fault that was left in, for each scale, and for each width and rate, a list
 over seeds of the share of new sums that is answered rightly (`exact`), of that share of the first
 and of the second half of them (`halves`, for scales and small weights), and of their loss (`held`);
-for each scale also of the first loss (`first`), and means of 10 steps (`loss`).
+for each scale also of the first loss (`first`), and means of 10 steps (`loss`). Under `mirrors` it
+holds, for weights that keep the size, how many of the sums kept apart have a mirror that is learned
+(8+3 of 3+8) and how many have not (`asked`), and how many of either each seed answers (`right`).
 
 Explained in: chapters/18_practice, section "What to tune first".
 """
@@ -25,8 +27,10 @@ from tfbook.experiments.broken_run import (
     EVERY,
     FAULTS,
     KEPT_APART,
+    LARGEST,
     RATE,
     Questions,
+    answer,
     exact,
     learn,
     loss_of,
@@ -38,7 +42,8 @@ from tfbook.models import DecoderOnly
 __all__ = ["BATCH", "RATES", "SCALES", "SMOKE", "WIDTHS", "model_at", "run", "tuned"]
 
 RATES = (0.0005, 0.0015, 0.005, 0.015, 0.05)
-WIDTHS = {24: 10, 48: 7}  # width → scale of the weights
+KEEPING = 7  # at width 48
+WIDTHS = {24: 10, 48: KEEPING}  # width → scale of the weights
 SMALL_RATES = (0.0015, 0.005, 0.015)
 SCALES = (1, 3, 7, 15, 30)
 SMOKE = {
@@ -86,6 +91,16 @@ def halves(model: DecoderOnly, known: Questions, n_test: int) -> list[float]:
     return [round(exact(model, known.inputs[p], known.targets[p]), 4) for p in parts]
 
 
+@torch.no_grad()
+def mirrored(model: DecoderOnly, known: Questions, n_test: int) -> tuple[list[int], list[int]]:
+    """Return how many new sums have a mirror that is learned, and not; and how many are right."""
+    test, width = known.test[:n_test], LARGEST + 1
+    twin = torch.isin(test % width * width + test // width, known.train)
+    right = (answer(model, known.inputs[test], known.targets[test]) == known.targets[test]).all(1)
+    return tuple([int(found[twin].sum()), int(found[~twin].sum())]
+                 for found in (torch.ones_like(right), right))  # fmt: skip
+
+
 def columns(rows: Sequence[dict]) -> dict[str, list]:
     """Turn what was measured of each seed into a list over seeds of each measure."""
     return {name: [row[name] for row in rows] for name in rows[0]}
@@ -103,7 +118,7 @@ def run(
 ) -> tuple[dict, None]:
     """Leave each repair out once, draw weights at several scales, then sweep the rate."""
     known = questions()
-    without, started, swept, small = {}, {}, {}, {}
+    without, started, swept, small, mirrors = {}, {}, {}, {}, {"asked": [], "right": []}
     for fault in FAULTS:
         others = [each for each in FAULTS if each != fault]
         models = [learn(others, seed, steps, known=known)[0] for seed in seeds]
@@ -116,6 +131,9 @@ def run(
             looked = {"first": round(losses[0], 4), "loss": [round(x, 4) for x in means]}
             looked["halves"] = halves(model, known, n_test)
             rows.append(measured(model, known, n_test) | looked)
+            if scale == KEEPING:
+                mirrors["asked"], right = mirrored(model, known, n_test)
+                mirrors["right"].append(right)
         started[f"{scale:g}"] = columns(rows)
     for rate in small_rates:
         rows = []
@@ -135,5 +153,5 @@ def run(
     settings = {"seeds": list(seeds), "steps": steps, "rates": list(rates)}
     return {
         "settings": settings, "every": EVERY, "without": without, "started": started,
-        "swept": swept, "small": small,
+        "swept": swept, "small": small, "mirrors": mirrors,
     }, None  # fmt: skip

@@ -816,7 +816,7 @@ def look_back_at_itself(k, c, d):
     return two_matrices(c, d, torch.eye(d), torch.eye(d))
 
 
-@wrong("look-back-head", "does not read the word 5 places back")
+@wrong("look-back-head", "does not read the word 5 positions back")
 def look_back_by_one(k, c, d):
     return two_matrices(c, d, positions.shift_matrix(-1, d).T, torch.eye(d))
 

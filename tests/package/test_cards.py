@@ -125,6 +125,10 @@ BUILT = {
     "pretrained_attention": lambda m: count(*(pretrained.load(n).model for n in m.MODELS)),
     "pretrained_heads": lambda m: count(*(pretrained.load(n).model for n in m.MODELS.values())),
     "prompts_compared": lambda m: count(pretrained.load("smollm2-135m").model),
+    "position_controls": lambda m: count(
+        *(m.Reader(how["scheme"], *[len(set(data.shakespeare("all")))] * 2)
+          for how in m.PLAIN.values())
+    ),
     "preferred_sums": lambda m: count(module("broken_run").model_of()),
     "recall": lambda m: count(*map(m.Recaller, m.MODELS)),
     "recall_again": lambda m: count(*(m.Recaller([mixer]) for mixer, _ in m.LAYERS.values())),

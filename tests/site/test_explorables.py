@@ -904,9 +904,9 @@ def check_waves(page, *, position=10, pair=3, base=10_000.0):
     assert value(page, "turns") == pytest.approx(position / waves[2 * pair].item(), rel=1e-6)
     shows(page, "frequency", 4)
     hands = page.locator(".tfx-hand").evaluate_all(
-        "nodes => nodes.flatMap(n => [n.getAttribute('x2'), -n.getAttribute('y2')].map(Number))"
+        "nodes => nodes.flatMap(n => [-n.getAttribute('y2'), n.getAttribute('x2')].map(Number))"
     )
-    assert hands == pytest.approx(encoding, abs=1e-5)  # the tip of each hand is its two entries
+    assert hands == pytest.approx(encoding, abs=1e-5)  # the tip of each hand, up and across
     assert control(page, "clock", pair).is_checked()
     for name, shift in (("sin", 0), ("cos", 1)):
         line = page.locator(f'[data-name="curve_{name}"]').get_attribute("points").split()
@@ -939,7 +939,7 @@ def test_wavelengths_follow_a_finger(visit):
     control(page, "clock", 9).tap()
     tap_slider(page, "position", 0.999)
     check_waves(page, position=127, pair=9)
-    said = page.get_by_role("status").filter(has_text="At position 127 pair 9 has made")
+    said = page.get_by_role("status").filter(has_text="At position 127 clock 9 has made")
     said.wait_for()
 
 

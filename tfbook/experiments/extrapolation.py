@@ -28,6 +28,7 @@ Explained in: chapters/04_positions, section "Train short, test long".
 
 import copy
 import math
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -177,16 +178,22 @@ def train(
     seed: int = 0,
     steps: int = 350,
     table_rate: float = 10.0,
+    tables: type[nn.Module] = T5Bias,
+    begun: float | None = None,
+    length: int = LENGTH,
     text: Tensor | None = None,
 ) -> Reader:
-    """Train one model on pieces of 64 tokens; the global random state stays as it was.
+    """Train one model on pieces of some length; the global random state stays as it was.
 
     Args:
         task: "text" or "recall".
         scheme: one of SCHEMES.
         seed: of the initial weights and the batches.
-        steps: of 32 pieces each.
-        table_rate: step size of T5's table of biases over that of all other weights.
+        steps: of 32 pieces of 64 tokens each, or of as many tokens in longer pieces.
+        table_rate: step size of a table of positions over that of all other weights.
+        tables: which kind of table it is.
+        begun: standard deviation with which a learned table begins, as it is when omitted.
+        length: of a piece.
         text: the ids of the training text, read anew when omitted.
     """
     if task == "text":
@@ -197,17 +204,26 @@ def train(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Reader(scheme, *sizes)
-    generator = torch.Generator().manual_seed(seed)
+        if begun is not None:
+            nn.init.normal_(model.entrance.weight, std=begun)
+    generator, size = torch.Generator().manual_seed(seed), 32 * LENGTH // length
     if task == "text":
-        batches = (text_batch(text, 32, LENGTH, generator) for _ in range(steps))
+        batches = (text_batch(text, size, length, generator) for _ in range(steps))
     else:
-        batches = (recall_batch(32, LENGTH, generator) for _ in range(steps))
-    _fit(model, batches, steps, RATE, table_rate)
+        batches = (recall_batch(size, length, generator) for _ in range(steps))
+    _fit(model, batches, steps, RATE, table_rate, tables)
     return model
 
 
-def _fit(model: Reader, batches, steps: int, rate: float, table_rate: float = 1.0) -> None:
-    tables = [part.weight for part in model.modules() if isinstance(part, T5Bias)]
+def _fit(
+    model: Reader,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    steps: int,
+    rate: float,
+    table_rate: float = 1.0,
+    kind: type[nn.Module] = T5Bias,
+) -> None:
+    tables = [part.weight for part in model.modules() if isinstance(part, kind)]
     others = [p for p in model.parameters() if all(p is not table for table in tables)]
     groups = [{"params": others}, {"params": tables, "lr": table_rate * rate}]
     optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, weight_decay=0.01)

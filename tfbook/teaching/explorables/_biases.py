@@ -34,7 +34,8 @@ def relative_bias_shapes(
 ) -> Explorable:
     r"""Return a figure of the bias that a relative scheme adds to a score at each distance.
 
-    The distance is $\delta = j - i$, the key's position less the query's. ALiBi adds
+    The arguments count $\delta = j - i$, the key's position less the query's; the figure shows the
+    distance $-\delta$. ALiBi adds
     $-m_h|\delta|$ with a slope for each head; T5 adds a learned number for each of a few buckets,
     fine for near keys and logarithmic for far ones; Shaw's vectors are chosen by $\delta$ clipped
     to $[-k, k]$. Where there are numbers, a second picture shows their softmax: the weights if the
@@ -131,7 +132,7 @@ def relative_bias_shapes(
         numbers = ", ".join(f"{x} → {bucket}" for x, bucket in pairs)
         return wrapped(f"""{TITLE}
 
-        Distance is the key's position less the query's. ALiBi with {now["n_heads"]} heads takes off
+        Distance is the query's position less the key's. ALiBi with {now["n_heads"]} heads takes off
         a slope for each position of distance; the slopes are {slopes}. T5 has {now["n_buckets"]}
         buckets with a learned number each; keys so far before the query fall into these buckets:
         {numbers}. Shaw's scheme tells distances apart up to {now["clip"]} in each direction, and
@@ -140,8 +141,10 @@ def relative_bias_shapes(
         In the page you choose the scheme and the head, change the number of heads, the buckets and
         where they end, and read off the bias at each distance.""")
 
+    # Beside a learned table of T5's, Shaw's clipped distances say nothing of their own.
+    offered = [s for s in SCHEMES if s != "shaw" or shaw_table is not None or t5_table is None]
     data = {
-        "title": TITLE, "reach": reach, "schemes": list(SCHEMES), "t5_table": t5_table,
+        "title": TITLE, "reach": reach, "schemes": offered, "t5_table": t5_table,
         "shaw_table": shaw_table,
     }  # fmt: skip
     return Explorable(

@@ -1,4 +1,4 @@
-"""rope_rotation: a query and a key turn with their positions, and their product with the gap."""
+"""rope_rotation: a query and a key turn with their positions, their product with the distance."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from tfbook.positions import apply_rotary, rotary_frequencies
 from tfbook.teaching.explorables._base import Explorable, number, whole, wrapped
 
-TITLE = "Two vectors turn, and only the gap counts"
+TITLE = "Two vectors turn, and only the distance counts"
 FURTHEST = 40
 
 
@@ -24,9 +24,9 @@ def rope_rotation(
     r"""Return a figure of rotary embeddings in the plane of one pair of entries.
 
     A query $q$ at position $m$ and a key $k$ at position $n$, unit vectors of the plane, are
-    rotated counterclockwise by $m\theta_i$ and $n\theta_i$ with
-    $\theta_i = \text{base}^{-2i/d}$. Their score is
-    $(R_m q)\cdot(R_n k) = \cos(\varphi_q - \varphi_k + (m-n)\,\theta_i)$: moving both by the same
+    rotated counterclockwise by $m\omega_i$ and $n\omega_i$ with
+    $\omega_i = \text{base}^{-2i/d}$. Their score is
+    $(R_m q)\cdot(R_n k) = \cos(\varphi_q - \varphi_k + (m-n)\,\omega_i)$: moving both by the same
     number of positions leaves it as it is.
 
     Args:
@@ -80,13 +80,13 @@ def rope_rotation(
         return wrapped(f"""{TITLE}
 
         A query at {now["q_angle"]:g}° and a key at {now["k_angle"]:g}°, both of length 1, have the
-        product {got["unrotated"]:.3f}. Pair {i} of {d // 2} turns by {got["frequency"]:.4g}
+        product {got["unrotated"]:.3f}. Clock {i} of {d // 2} turns by {got["frequency"]:.4g}
         radians for each position: at m = {m} the query has turned by
         {math.degrees(m * got["frequency"]):.1f}° and at n = {n} the key by
         {math.degrees(n * got["frequency"]):.1f}°. Now their product is {got["score"]:.3f}, and it
-        is the same for every other pair of positions that are {m - n} apart.
+        is the same for all positions at the distance {m - n}.
 
-        In the page, sliders move each position, both together, the two vectors and the pair.""")
+        In the page, sliders move each position, both together, the two vectors and the clock.""")
 
     data = {"title": TITLE, "d_head": d, "base": base, "furthest": FURTHEST}
     return Explorable(

@@ -22,8 +22,8 @@ def encoding_wavelengths(
 
     Pair $i$ holds $\sin(p\,\omega_i)$ and $\cos(p\,\omega_i)$ with
     $\omega_i = \text{base}^{-2i/d}$, so it turns once every
-    $\lambda_i = 2\pi\,\text{base}^{2i/d}$ positions. On a dial whose hand starts at the top and
-    turns clockwise, the two entries are the hand's tip: across and up.
+    $\lambda_i = 2\pi\,\text{base}^{2i/d}$ positions. On a dial whose hand starts on the right
+    and turns counter-clockwise, the two entries are the hand's tip: up and across.
 
     Args:
         d_model: Number of entries, even, 4 to 64.
@@ -73,14 +73,14 @@ def encoding_wavelengths(
         i = now["pair"]
         return wrapped(f"""{TITLE}
 
-        {d // 2} pairs of entries encode a position in {d} numbers. With base {now["base"]:g} the
-        first pair turns once every {waves[0]:.2f} positions and the last once every
-        {waves[-1]:,.0f}. Pair {i} has the wavelength {waves[i]:.2f}; at position
-        {now["position"]} it has made {got["turns"]:.3f} turns, so its entries are
+        {d // 2} clocks encode a position in {d} numbers. With base {now["base"]:g} the
+        first clock turns once every {waves[0]:.2f} positions and the last once every
+        {waves[-1]:,.0f}. Clock {i} has the wavelength {waves[i]:.2f}; at position
+        {now["position"]} it has made {got["turns"]:.3f} turns, so its numbers are
         sin = {got["encoding"][2 * i]:.3f} and cos = {got["encoding"][2 * i + 1]:.3f}.
 
-        In the page, sliders move the position from 0 to {n - 1}, choose the pair and change the
-        base; a dial for each pair turns with the position.""")
+        In the page, sliders move the position from 0 to {n - 1}, choose the clock and change the
+        base; a dial for each clock turns with the position.""")
 
     data = {"title": TITLE, "d_model": d, "n_positions": n}
     return Explorable(

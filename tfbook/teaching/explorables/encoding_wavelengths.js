@@ -11,7 +11,7 @@ export default {
 
     // ------------------------------------------------------------------ controls
     const position = slider(model, "position", { label: "Position p", min: 0, max: last, text: String });
-    const pair = slider(model, "pair", { label: "Pair i", min: 0, max: pairs - 1, text: String });
+    const pair = slider(model, "pair", { label: "Clock i", min: 0, max: pairs - 1, text: String });
     const base = slider(model, "base", {
       label: "Base", min: 6, max: 120, read: (i) => Number((10 ** (i / 20)).toPrecision(2)),
       write: (b) => Math.round(20 * Math.log10(b)), text: thousands,
@@ -31,11 +31,11 @@ export default {
       return { input, hand, entries, node: h("label", { class: "tfx-option" }, input, h("span", {},
         h("svg", { viewBox: "-1.15 -1.15 2.3 2.3", "aria-hidden": "true" },
           h("circle", { class: "tfx-dial", r: 1 }), hand, h("circle", { class: "tfx-hub", r: 0.1 })),
-        h("span", { class: "tfx-entries", "aria-hidden": "true" }, entries), h("span", {}, h("span", { class: "tfx-hidden" }, "pair "), String(i)))) };
+        h("span", { class: "tfx-entries", "aria-hidden": "true" }, entries), h("span", {}, h("span", { class: "tfx-hidden" }, "clock "), String(i)))) };
     });
     const dials = h("form", { class: "tfx-control", onsubmit: (e) => e.preventDefault() },
       h("fieldset", { class: "tfx-options tfx-clocks" },
-        h("legend", { class: "tfx-label" }, "A clock for each pair: hand at angle pω, tip at (sin, cos)"),
+        h("legend", { class: "tfx-label" }, "Hands at the angle pω, sine up and cosine to the right; below each its two numbers, blue if positive, brown if negative"),
         h("div", { style: { "--line": pairs } }, clocks.map((c) => c.node))));
 
     // ------------------------------------------------------------------ the curve of one pair
@@ -73,8 +73,8 @@ export default {
       clocks.forEach((c, j) => {
         const angle = p * frequency(j);
         c.input.checked = j === i;
-        c.hand.setAttribute("x2", Math.sin(angle));
-        c.hand.setAttribute("y2", -Math.cos(angle));
+        c.hand.setAttribute("x2", Math.cos(angle));
+        c.hand.setAttribute("y2", -Math.sin(angle));
         c.entries.replaceChildren(...[Math.sin(angle), Math.cos(angle)].map((x, s) => {
           const cell = cells([x]).firstChild;
           Object.assign(cell.dataset, { name: `encoding[${2 * j + s}]`, value: x });
@@ -88,7 +88,7 @@ export default {
         const xs = Array.from({ length: 4 * last + 1 }, (_, t) => t / 4);
         plot.points(sine, xs.map((x) => [x, Math.sin(x * w)]));
         plot.points(cosine, xs.map((x) => [x, Math.cos(x * w)]));
-        name.textContent = `Pair ${i}, entries ${2 * i} and ${2 * i + 1}, over the positions. `;
+        name.textContent = `Clock ${i}, columns ${2 * i} and ${2 * i + 1}, over the positions. `;
       }
       const start = Math.floor(p / length) * length;
       turn.setAttribute("x", plot.at(start));
@@ -101,8 +101,8 @@ export default {
       speed.set(w);
       turns.set((p * w) / (2 * Math.PI));
       turns.note.textContent = `sin ${show(Math.sin(p * w), 2)}, cos ${show(Math.cos(p * w), 2)}`;
-      said.set(`At position ${p} pair ${i} has made ${show((p * w) / (2 * Math.PI), 3)} turns; it turns once in ${thousands(length)} positions. ` +
-        `The first pair takes ${thousands(2 * Math.PI)}, the last ${thousands((2 * Math.PI) / frequency(pairs - 1))}.`);
+      said.set(`At position ${p} clock ${i} has made ${show((p * w) / (2 * Math.PI), 3)} turns; it turns once in ${thousands(length)} positions. ` +
+        `The first clock takes ${thousands(2 * Math.PI)}, the last ${thousands((2 * Math.PI) / frequency(pairs - 1))}.`);
     };
     return follow(model, ["position", "pair", "base"], draw);
   },

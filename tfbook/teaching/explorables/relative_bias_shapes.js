@@ -1,6 +1,7 @@
 import { chart, folded, follow, h, options, reading, show, slider, softmax, stat, summary, titled, toggle } from "./shared.js";
 
 const NAMES = { none: "none", alibi: "ALiBi", t5: "T5", shaw: "Shaw" };
+const flipped = (x) => String(0 - x).replace("-", "−"); // a distance is the query's position less the key's
 const NEAR = 32; // what happens, happens among near keys: so far the picture reaches at first
 const DEEPEST = -8; // a bias of -8 leaves e⁻⁸ ≈ 0.0003 of a weight: no need to draw below it
 
@@ -65,7 +66,7 @@ export default {
     const buckets = whole("n_buckets", "Number of buckets", 4, 64, 2);
     const clip = whole("clip", "Clip k", 1, 64);
     const both = toggle(model, "bidirectional", "Keys after the query too");
-    const distance = slider(model, "distance", { label: "Distance, key less query", min: -reach, max: reach, text: (x) => show(x, 0) });
+    const distance = slider(model, "distance", { label: "Distance m − n, query less key", min: -reach, max: reach, text: (x) => show(0 - x, 0) });
     const controls = [scheme, head, heads, furthest, buckets, clip, both, distance];
     const span = h("button", {
       type: "button", class: "tfx-chip", "data-control": "span",
@@ -145,7 +146,7 @@ export default {
       if (a.scheme === "alibi") [low, high] = [Math.max(DEEPEST, low), 0];
       if (low === high) [low, high] = [low - 1, high + 1];
       const room = 0.04 * (high - low);
-      plot.frame([-a.view, end], [low - room, high + room], xs, nice(low, high));
+      plot.frame([-a.view, end], [low - room, high + room], xs, nice(low, high), undefined, flipped);
       // A table is a staircase. ALiBi's line has a corner at 0 and ends where it leaves the picture.
       const stairs = (c) => {
         if (a.table || !a.numbers) {
@@ -162,7 +163,7 @@ export default {
       }) : []));
       for (const end of ["x1", "x2"]) cursor.setAttribute(end, plot.at(a.delta));
       plot.place(mark, a.delta, Math.max(low, height(a.delta, a.head)));
-      caption.textContent = a.numbers ? `Bias of ${a.count > 1 ? `head ${a.head}` : "every head"} over the distance`
+      caption.textContent = a.numbers ? `Bias of ${a.count > 1 ? `head ${a.head}, thin lines the other heads,` : "every head"} over the distance`
         : a.scheme === "t5" ? "Bucket over the distance" : "Clipped distance over the distance";
 
       // Blocks of distances that get the same: their bucket, or, without buckets, their bias.
@@ -187,14 +188,14 @@ export default {
       index.node.firstChild.textContent = a.scheme === "t5" ? "bucket" : "clipped distance";
       if (!index.node.hidden) {
         index.set(indexAt(a, a.delta));
-        index.note.textContent = block.from === block.to ? "for this distance alone" : `for ${show(block.from, 0)} to ${show(block.to, 0)}`;
+        index.note.textContent = block.from === block.to ? "for this distance alone" : `for ${show(0 - block.to, 0)} to ${show(0 - block.from, 0)}`;
       }
       if (a.scheme === "alibi") slope.set(slopes(model.get("n_heads"))[a.head]);
       let story = "";
       if (a.numbers) {
         const p = softmax(a.distances.map((x) => biasAt(a, x)));
         const top = Math.max(...p);
-        level.frame([-a.view, end], [0, top], xs, [0, Number(top.toPrecision(2))]);
+        level.frame([-a.view, end], [0, top], xs, [0, Number(top.toPrecision(2))], undefined, flipped);
         const outline = seen.map((x) => `L${level.at(x)} ${level.up(p[x + reach])}`).join("");
         area.setAttribute("d", `M0 100${outline}L100 100Z`);
         let within = 0;
@@ -204,12 +205,12 @@ export default {
         bias.set(biasAt(a, a.delta));
         bias.note.textContent = "added to the score";
         weight.set(p[a.delta + reach]);
-        weight.note.textContent = `even would be ${show(1 / p.length, 3)}`;
+        weight.note.textContent = `all equal: 1/${p.length} = ${show(1 / p.length, 3)}`;
         story = ` Half of the weight, from this alone, lies within ${within} position${within === 1 ? "" : "s"}.`;
       }
-      const same = block.from === block.to ? "" : ` like all from ${show(block.from, 0)} to ${show(block.to, 0)}`;
-      const what = a.numbers ? `a key at distance ${show(a.delta, 0)} gets ${show(biasAt(a, a.delta), 3)}`
-        : `distance ${show(a.delta, 0)} counts as ${a.scheme === "t5" ? "bucket " : ""}${show(indexAt(a, a.delta), 0)}${same}`;
+      const same = block.from === block.to ? "" : ` like all from ${show(0 - block.to, 0)} to ${show(0 - block.from, 0)}`;
+      const what = a.numbers ? `a key at the distance ${show(0 - a.delta, 0)} gets ${show(biasAt(a, a.delta), 3)}`
+        : `the distance ${show(0 - a.delta, 0)} counts as ${a.scheme === "t5" ? "bucket " : ""}${show(indexAt(a, a.delta), 0)}${same}`;
       said.set(`${a.scheme === "none" ? "No scheme" : NAMES[a.scheme]}${a.count > 1 ? `, head ${a.head}` : ""}: ${what}.${story}${a.scheme === "shaw" ? " Each clipped distance has a learned vector, so what it adds depends on the query too." : ""}`);
     };
     return follow(model, ["scheme", "head", "n_heads", "distance", "n_buckets", "max_distance", "bidirectional", "clip"], draw);

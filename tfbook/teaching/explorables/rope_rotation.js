@@ -25,14 +25,14 @@ export default {
     });
     const [m, n] = [place("m", "Position m of the query"), place("n", "Position n of the key")];
     const [turnQ, turnK] = [degrees("q_angle", "Direction of q"), degrees("k_angle", "Direction of k")];
-    const pair = slider(model, "pair", { label: `Pair i of ${data.d_head / 2}`, min: 0, max: data.d_head / 2 - 1, text: String });
+    const pair = slider(model, "pair", { label: `Clock i of ${data.d_head / 2}`, min: 0, max: data.d_head / 2 - 1, text: String });
     // It moves m and n by the same number of positions, and stands at the smaller one.
     const low = () => Math.min(model.get("m"), model.get("n"));
     const both = slider({
       get: low,
       set: (_, v) => set({ m: model.get("m") + v - low(), n: model.get("n") + v - low() }),
       save_changes: () => {},
-    }, "both", { label: "Both positions, gap kept", min: 0, max: furthest, text: (x) => `+${x}` });
+    }, "both", { label: "Both positions, distance kept", min: 0, max: furthest, text: (x) => `+${x}` });
 
     // ------------------------------------------------------------------ the plane
     const part = (tag, kind, props = {}) => h(tag, { class: kind, ...props });
@@ -49,7 +49,7 @@ export default {
     });
     const [q, k] = sides;
     const wedge = part("path", "tfx-wedge");
-    const plane = h("div", { class: "tfx-plane tfx-turning", role: "group", "aria-label": "Query and key in the plane of the pair" },
+    const plane = h("div", { class: "tfx-plane tfx-turning", role: "group", "aria-label": "Query and key on the dial of the clock" },
       h("svg", { viewBox: `0 0 ${SIDE} ${SIDE}`, "aria-hidden": "true" },
         part("line", "tfx-axis", { x1: 0, x2: SIDE, y1: py(0), y2: py(0) }),
         part("line", "tfx-axis", { y1: 0, y2: SIDE, x1: px(0), x2: px(0) }),
@@ -90,9 +90,9 @@ export default {
     const mark = h("span", { class: "tfx-mark tfx-scaled" });
     plot.node.append(mark);
     const curve = h("figure", { class: "tfx-curve" },
-      h("figcaption", {}, h("strong", {}, "Score over the gap m − n, "), "for these two directions and this pair"), plot.node);
+      h("figcaption", {}, h("strong", {}, "Score over the distance m − n, "), "for these two directions and this clock"), plot.node);
     const before = stat("unrotated", "q · k, not rotated", 3);
-    const gap = stat("gap", "gap m − n", 0);
+    const gap = stat("gap", "distance m − n", 0);
     const score = stat("score", "rotated, (R_m q) · (R_n k)", 3);
     before.note.textContent = "cos of the angle between";
     const said = summary();
@@ -100,7 +100,7 @@ export default {
     el.append(h("div", { class: "tfx-card", role: "group", "aria-label": data.title },
       titled(data.title),
       h("div", { class: "tfx-columns tfx-even tfx-racing" },
-        h("div", {}, plane, h("p", { class: "tfx-note tfx-caption" }, prose("Dashed: before rotation. Solid: q turned by mθ, k by nθ."))),
+        h("div", {}, plane, h("p", { class: "tfx-note tfx-caption" }, prose("Dashed: before rotation. Solid: q turned by mω, k by nω."))),
         h("div", { class: "tfx-stack" }, m.node, n.node, both.node, turnQ.node, turnK.node, pair.node)),
       h("div", { class: "tfx-columns" }, h("div", { class: "tfx-stats tfx-ones" }, before.node, gap.node, score.node), curve), said.node));
 
@@ -145,8 +145,8 @@ export default {
       gap.set(mm - nn);
       gap.note.textContent = `m = ${mm}, n = ${nn}`;
       score.set(result);
-      score.note.textContent = `cos ${show((180 / Math.PI) * Math.abs(between), 0)}°`;
-      said.set(`Query at ${mm}, key at ${nn}: pair ${i} turns by ${show(w, 4)} radians for each position, and the score is ${show(result, 3)}. ` +
+      score.note.textContent = `cos ${show((180 / Math.PI) * Math.abs(between), 1)}°`;
+      said.set(`Query at ${mm}, key at ${nn}: clock ${i} turns by ${show(w, 4)} radians for each position, and the score is ${show(result, 3)}. ` +
         `It stays so wherever the two stand ${Math.abs(mm - nn)} apart in this order.`);
     };
     return follow(model, ["m", "n", "pair", "q_angle", "k_angle"], draw);

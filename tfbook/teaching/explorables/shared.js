@@ -261,12 +261,12 @@ export function chart(...lines) {
   let across = [0, 1], upward = [0, 1];
   const at = (x) => (100 * (x - across[0])) / (across[1] - across[0]);
   const up = (y) => (100 * (upward[1] - y)) / (upward[1] - upward[0]);
-  const frame = (xRange, yRange, xs, ys, format = (x) => String(x).replace("-", "−")) => {
+  const frame = (xRange, yRange, xs, ys, format = (x) => String(x).replace("-", "−"), formatX = format) => {
     [across, upward] = [xRange, yRange];
     grid.replaceChildren(...ys.map((y) => h("line", { class: "tfx-grid", x1: 0, x2: 100, y1: up(y), y2: up(y) })));
     ticks.replaceChildren(
       h("div", {}, ys.map((y) => h("span", { class: "tfx-ytick", style: { top: `${up(y)}%` } }, format(y)))),
-      h("div", {}, xs.map((x) => h("span", { class: "tfx-xtick", style: { left: `${at(x)}%` } }, format(x)))));
+      h("div", {}, xs.map((x) => h("span", { class: "tfx-xtick", style: { left: `${at(x)}%` } }, formatX(x)))));
   };
   const points = (line, pairs) => line.setAttribute("points", pairs.map(([x, y]) => `${at(x)},${up(y)}`).join(" "));
   const place = (mark, x, y) => Object.assign(mark.style, { left: `${at(x)}%`, top: `${up(y)}%` });

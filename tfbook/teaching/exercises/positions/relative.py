@@ -109,14 +109,15 @@ SHIFT_BY_ROTATION = Exercise(
 # look-back-head ---------------------------------------------------------------------------------
 
 
-def look_back(k: int, c: int, d: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Build the matrices of a head that reads the word k places back.
+def look_back(r: int, c: int, d: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Build the matrices of a head that reads the word r positions back.
 
     A word is a row of c numbers of content and then d numbers, its sinusoidal code.
 
-    k: how far back, at least 1. c: numbers of content. d: size of a code, even.
-    Returns: W_q and W_k, each (c + d, d), so that of all keys the one k places before the
-    query has the largest score (x W_q) · (y W_k), whatever the words are.
+    r: how far back, at least 1. c: numbers of content. d: size of a code, even.
+    Returns: W_q and W_k, each (c + d, d), so that for a query at position r or later the
+    key r positions before it has the largest score (x W_q) · (y W_k), whatever the words
+    are.
     """
     ...
 
@@ -141,17 +142,17 @@ def _found(build: Any, k: int, c: int, d: int, *, content: float) -> tuple[torch
 
 
 def _look_places(build: Any) -> None:
-    """Without content each query finds the key k places before it."""
+    """Without content each query finds the key r positions before it."""
     for k in (1, 5):
         found, first = _found(build, k, 3, 8, content=0.0)
         at = torch.arange(40)
         if torch.equal(found, at):
-            raise Wrong("Each word reads itself. Where does k enter?", given={"k": k})
+            raise Wrong("Each word reads itself. Where does r enter?", given={"r": k})
         if not torch.equal(found[first:], at[:-k]):
             raise Wrong(
-                f"For k = {k} some query does not read the word {k} places back. The query should "
-                "be the code of the place k before its own.",
-                given={"k": k, "c": 3, "d": 8}, got=found[first:], wanted=at[:-k],
+                f"For r = {k} some query does not read the word {k} positions back. The query "
+                "should be the code of the position r before its own.",
+                given={"r": k, "c": 3, "d": 8}, got=found[first:], wanted=at[:-k],
             )  # fmt: skip
 
 
@@ -175,8 +176,8 @@ LOOK_BACK_HEAD = Exercise(
     hints=(
         "Which rows of W_q meet the content, and which rows meet the code?",
         "Let the key hand on the code as it is. Which code must the query have, so that it fits "
-        "the key k places back best?",
-        "T_k moves a code that is a column. Which M does the same for a row, `code @ M`?",
+        "the key r positions back best?",
+        "T_r moves a code that is a column. Which M does the same for a row, `code @ M`?",
     ),
 )
 

@@ -156,8 +156,8 @@ def scores_with_cache(
     Returns: the scores (n, t + n), and the turned keys to keep, (t + n, d).
     """
     d = q.shape[-1]
-    speeds = 10000.0 ** (-torch.arange(0, d, 2, dtype=q.dtype) / d)
-    angles = torch.arange(len(q))[:, None] * speeds
+    omega = 10000.0 ** (-torch.arange(0, d, 2, dtype=q.dtype) / d)
+    angles = torch.arange(len(q))[:, None] * omega
     cos, sin, turned = angles.cos(), angles.sin(), []
     for x in (q, k):
         a, b = x[:, 0::2], x[:, 1::2]

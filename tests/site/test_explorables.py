@@ -2355,8 +2355,8 @@ def stored(figure):
     return json.loads(figure.locator('script[type="application/json"]').text_content())
 
 
-def check_alignments(page, log):
-    first = experiments.log(log)["examples"][0]
+def check_alignments(page, log, chosen=0):
+    first = experiments.log(log)["examples"][chosen]
     packed = explorables.pack_weights(first["weights"])
     viewer = page.locator('[data-module="alignment_viewer"]')
     followed = explorables.unpack_weights(packed)[stored(viewer)["word"]]
@@ -2525,7 +2525,7 @@ def check_live(page):
 
 
 CHAPTERS = {
-    "01_motivation": functools.partial(check_alignments, log="translation"),
+    "01_motivation": functools.partial(check_alignments, log="translation", chosen=5),
     "02_attention": check_chapter_of_attention,
     "02_attention_deeper": check_second_reading_of_attention,
     "03_multi_head": check_multi_head,

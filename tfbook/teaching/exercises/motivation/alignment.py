@@ -242,9 +242,9 @@ def look_back(
 ) -> torch.Tensor:
     """Compute a step's context of each sentence in a batch; this one has a fault.
 
-    s: (B, E), the states that ask. h: (B, M, D), the annotations. W_a: (A, E). U_a: (A, D).
+    s: (B, E), the states that ask. h: (B, M, H), the annotations. W_a: (A, E). U_a: (A, H).
     w_a: (A,).
-    Returns: (B, D), the contexts.
+    Returns: (B, H), the contexts.
     """
     hidden = torch.tanh((s @ W_a.T)[:, None] + h @ U_a.T)  # (B, M, A)
     scores = hidden @ w_a  # (B, M)

@@ -13,7 +13,7 @@ GLOSSARY = "book/glossary"
 QUERIES = {
     "LoRA": ("LoRA", GLOSSARY),
     "KV cache": ("key-value cache", GLOSSARY),
-    "RoPE": ("rotary positions", "book/glossary"),
+    "RoPE": ("Rotary attention in code", "chapters/04_positions"),
     "why divide by sqrt": ("Why divide by the root of the width", "chapters/02_attention"),
     "padding mask": ("padding", GLOSSARY),
     "perplexity": ("perplexity", GLOSSARY),

@@ -2428,8 +2428,9 @@ def check_generation(page):
 
 def check_training(page):
     paths = page.locator('[data-module="optimizer_paths"]')
-    check_paths(paths, "momentum", condition=100, lr=0.015, against_lr=0.015, beta2=0.99)
-    check_schedule(page.locator('[data-module="schedule_designer"]'), against="wsd")
+    check_paths(paths, "sgd", against="none", condition=100, lr=0.005)
+    chosen = {"peak": 0.01, "steps": 200, "warmup": 20, "step": 110, "floor": 0}
+    check_schedule(page.locator('[data-module="schedule_designer"]'), against="linear", **chosen)
 
 
 def check_language(page):

@@ -94,7 +94,7 @@ def test_t5_layers_share_their_table_and_only_its_step_size_is_another():
     first, second = (layer.attention.position for layer in model.layers)
     assert first is second
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    extrapolation._fit(
+    extrapolation.fit(
         model, [extrapolation.recall_batch(2, 8, torch.Generator().manual_seed(0))], 1, 1e-3, 7.0
     )
     moved = {n: (p - before[n]).abs().max().item() for n, p in model.named_parameters()}

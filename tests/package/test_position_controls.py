@@ -74,19 +74,19 @@ def test_a_table_begins_and_learns_as_it_is_told():
     batch = [extrapolation.recall_batch(2, 8, torch.Generator().manual_seed(0))]
     model = reader("learned")
     before = model.entrance.weight.detach().clone()
-    extrapolation._fit(model, batch, 1, 1e-3, 10.0, LearnedPositions)
+    extrapolation.fit(model, batch, 1, 1e-3, 10.0, LearnedPositions)
     assert (model.entrance.weight - before).abs().max().item() == pytest.approx(1e-2, rel=0.05)
     model = reader("T5")
     table = model.layers[0].attention.position
     assert isinstance(table, T5Bias)
     before = table.weight.detach().clone()
-    extrapolation._fit(model, batch, 1, 1e-3, 10.0, LearnedPositions)  # not this kind of table
+    extrapolation.fit(model, batch, 1, 1e-3, 10.0, LearnedPositions)  # not this kind of table
     assert (table.weight - before).abs().max().item() == pytest.approx(1e-3, rel=0.05)
 
 
 def test_longer_pieces_hold_as_many_letters_a_step(monkeypatch):
     seen = []
-    monkeypatch.setattr(extrapolation, "_fit", lambda model, batches, *_: seen.extend(batches))
+    monkeypatch.setattr(extrapolation, "fit", lambda model, batches, *_: seen.extend(batches))
     for length in (64, 512):
         extrapolation.train("recall", "rotary", steps=1, length=length)
     assert [ids.shape for ids, _ in seen] == [(32, 64), (4, 512)]

@@ -60,8 +60,10 @@ __all__ = [
     "Reader",
     "by_place",
     "far_text_effect",
+    "fit",
     "recall_batch",
     "rescale",
+    "rounded",
     "run",
     "short_reading",
     "test_pieces",
@@ -211,11 +213,11 @@ def train(
         batches = (text_batch(text, size, length, generator) for _ in range(steps))
     else:
         batches = (recall_batch(size, length, generator) for _ in range(steps))
-    _fit(model, batches, steps, RATE, table_rate, tables)
+    fit(model, batches, steps, RATE, table_rate, tables)
     return model
 
 
-def _fit(
+def fit(
     model: Reader,
     batches: Iterable[tuple[Tensor, Tensor]],
     steps: int,
@@ -223,6 +225,11 @@ def _fit(
     table_rate: float = 1.0,
     kind: type[nn.Module] = T5Bias,
 ) -> None:
+    """Train on batches of ids and targets, (B, N); tables of one kind with a rate of their own.
+
+    The rate rises over a twelfth of the steps and falls along a cosine to a twentieth.
+    `table_rate` is the rate of the tables of `kind`, in multiples of `rate`.
+    """
     tables = [part.weight for part in model.modules() if isinstance(part, kind)]
     others = [p for p in model.parameters() if all(p is not table for table in tables)]
     groups = [{"params": others}, {"params": tables, "lr": table_rate * rate}]
@@ -309,7 +316,7 @@ def _longer(model: Reader, steps: int, seed: int, text: Tensor, pieces: int) -> 
         tuned = rescale(model, scaling)
         generator = torch.Generator().manual_seed(1000 + seed)
         batches = (text_batch(text, 4, LONG, generator) for _ in range(steps))
-        _fit(tuned, batches, steps, 2e-3)
+        fit(tuned, batches, steps, 2e-3)
         found[name] = by_place(tuned, "text", pieces)
     return found
 
@@ -352,11 +359,11 @@ def run(
             recaller = train("recall", scheme, seed=seed, steps=steps)
             results["recall"] = by_place(recaller, "recall", pieces)
             for what, result in results.items():
-                log[what].setdefault(scheme, []).append(_rounded(result))
+                log[what].setdefault(scheme, []).append(rounded(result))
             if scheme == "T5":
                 for task in ("text", "recall"):
                     plain = train(task, scheme, seed=seed, steps=steps, table_rate=1.0, text=text)
-                    result = _rounded(by_place(plain, task, pieces))
+                    result = rounded(by_place(plain, task, pieces))
                     log["same_step"].setdefault(task, []).append(result)
             changes = {}
             if scheme == "rotary":
@@ -364,7 +371,7 @@ def run(
             if scheme == "learned":
                 changes = {"stretched": by_place(_stretched(model), "text", pieces)}
             for change, result in changes.items():
-                log["longer"].setdefault(change, []).append(_rounded(result))
+                log["longer"].setdefault(change, []).append(rounded(result))
             if seed == seeds[0] and scheme == "rotary":
                 weights |= {f"rotary.{key}": w.detach() for key, w in model.state_dict().items()}
             if seed == seeds[0] and scheme == "learned":
@@ -377,7 +384,8 @@ def run(
     return {"settings": settings, "seeds": list(seeds), "places": places, **log}, weights
 
 
-def _rounded(values: float | list[float]) -> float | list[float]:
+def rounded(values: float | list[float]) -> float | list[float]:
+    """Round what goes into a log: one loss to four places, a curve to three."""
     if isinstance(values, float):
         return round(values, 4)
     return [round(value, 3) for value in values]

@@ -125,7 +125,9 @@ class _Reading(torch.nn.Module):
 
 
 def _long(curve: list[float]) -> float:
-    return sum(curve[len(curve) // 2 :]) / (len(curve) - len(curve) // 2)
+    """Return the mean over the second half of the positions."""
+    half = curve[len(curve) // 2 :]
+    return sum(half) / len(half)
 
 
 def _tuned(model: Reader, task: str, divided: bool, steps: int, seed: int, text: Tensor) -> Reader:
@@ -135,7 +137,7 @@ def _tuned(model: Reader, task: str, divided: bool, steps: int, seed: int, text:
         batches = (text_batch(text, 4, LONG, generator) for _ in range(steps))
     else:
         batches = (recall_batch(4, LONG, generator) for _ in range(steps))
-    extrapolation._fit(tuned, batches, steps, RATE_FURTHER)
+    extrapolation.fit(tuned, batches, steps, RATE_FURTHER)
     return tuned
 
 
@@ -164,7 +166,7 @@ def run(
     log: dict = {part: {} for part in parts}
 
     def note(part: str, name: str, value: float | list[float]) -> None:
-        log[part].setdefault(name, []).append(extrapolation._rounded(value))
+        log[part].setdefault(name, []).append(extrapolation.rounded(value))
 
     def read(name: str, model: torch.nn.Module) -> None:
         curve = by_place(model, "text", pieces)

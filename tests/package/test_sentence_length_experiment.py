@@ -78,6 +78,18 @@ def test_one_vector_fails_later_when_it_is_trained_longer():
     assert mean(runs[0], 17) < 0.05 and 0.6 < mean(runs[2], 17) and mean(runs[2], 22) < 0.2
 
 
+def test_one_wrong_word_spoils_a_sentence_and_one_place():
+    _, _, target = kit.batch((1,), 4, random.Random(77))
+    said = target.clone()
+    said[0, 2] = (said[0, 2] + 1) % len(kit.WRITE)
+
+    model = kit.model_of("one vector")
+    model.forward = lambda *_: torch.nn.functional.one_hot(said, len(kit.WRITE)).float()
+    faultless, words, places = kit.shares(model, (1,), 4)
+    assert faultless == 0.75 and words == pytest.approx(1 - 1 / target.numel())
+    assert places == [0.75 if place == 2 else 1.0 for place in range(target.shape[1])]
+
+
 def test_neither_reading_backwards_nor_more_parameters_explain_it():
     forwards = torch.tensor(LOG["places"]["one vector, read forwards only"]).mean(dim=0)
     assert forwards[1] > 0.95  # the document, first of all nouns

@@ -9,7 +9,7 @@ longer rise ("post, longer warm-up"). And a stack without any norm, its parts ad
 The log holds the loss on 12,800 characters of another split, in nats a character and at most 99:
 `losses[name]` is a list over seeds, `rates[name]` the highest rate.
 
-Explained in: chapters/05_architecture, section "A gentle start".
+Explained in: chapters/05_architecture_deeper, section "A gentle start".
 """
 
 from collections.abc import Sequence

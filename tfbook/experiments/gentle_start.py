@@ -10,7 +10,7 @@ The log holds the loss on 12,800 characters of another split, in nats a characte
 `losses[wiring][rate]` is a list over seeds.
 
 Source: [xiong2020layer], who compare the two norms with and without a warm-up
-Explained in: chapters/05_architecture, section "A gentle start".
+Explained in: chapters/05_architecture_deeper, section "A gentle start".
 """
 
 import math

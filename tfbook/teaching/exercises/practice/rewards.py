@@ -49,7 +49,7 @@ def _weight_check(make: Any, size: int, beta: float, seed: int) -> None:
     names = ("chosen", "rejected", "reference_chosen", "reference_rejected")
     expect(
         make(*(row.clone() for row in rows), beta), wanted,
-        "It should be beta times the chance that (18.1) gives to the wrong order.",
+        "It should be beta times the chance that (18.2) gives to the wrong order.",
         mistakes=mistakes, given=dict(zip(names, rows, strict=True)) | {"beta": beta},
     )  # fmt: skip
 
@@ -89,7 +89,7 @@ def group_loss(
     group: int,
     longest: int,
 ) -> torch.Tensor:
-    """Loss (18.5) of answers to several questions.
+    """Loss (18.4) of answers to several questions.
 
     log_probs: (B, N), of the drawn tokens now. old: (B, N), when they were drawn. drawn:
     (B, N), True where there is a token. rewards: (B,). group: how many answers to one
@@ -123,7 +123,7 @@ _GROUPED = {
     "clip": "Take the smaller of the two products, not the clipped one alone: a token that went "
             "the wrong way has to be able to come back.",
     "padding": "Places without a token count as well. Leave them out with `drawn`.",
-    "length": "Each answer is divided by its own length. (18.5) divides by B and L, the same for "
+    "length": "Each answer is divided by its own length. (18.4) divides by B and L, the same for "
               "all.",
     "sign": "The sign is turned: what minimises this makes worse answers likelier.",
 }  # fmt: skip
@@ -148,7 +148,7 @@ def _group_check(make: Any, **sizes: int) -> None:
     slips = {words: _grouped(**given, slip=slip) for slip, words in _GROUPED.items()}
     mistakes = {words: x for words, x in slips.items() if not torch.allclose(x, wanted)}
     expect(
-        make(*given.values()), wanted, "It should be (18.5).", mistakes=mistakes, given=given
+        make(*given.values()), wanted, "It should be (18.4).", mistakes=mistakes, given=given
     )  # fmt: skip
 
 

@@ -175,7 +175,7 @@ MERGE_ADAPTER = Exercise(
     stub=merge_adapter,
     properties=(_merge_one, _merge_several),
     hints=(
-        "Put x into (18.4) and collect what stands before it. In which order must B and A stand, "
+        "Put x into (18.1) and collect what stands before it. In which order must B and A stand, "
         "so that the product has the shape of W?",
         "The rank of an adapter is the number of rows of its a.",
         "`+=` on the given tensor changes it for whoever handed it to you.",

@@ -63,6 +63,9 @@ BUILT = {
     "choices": lambda m: count(*map(m.model_of, m.CHANGES)),
     "choices_again": lambda m: count(*map(m.model_of, m.CHOSEN)),
     "choices_controls": lambda m: count(*map(m.model_of, ("twice the width", *m.CHOSEN))),
+    "choices_cures": lambda m: count(
+        module("choices").model_of("8 experts, loss"), *map(m.model_of, m.CURES)
+    ),
     "choices_deep": lambda m: count(*map(m.model_of, m.NAMES)),
     "choices_longer": lambda m: count(
         *map(m.model_of, (*m.TEXT, *m.RATES, *m.ROOM, *m.QUIET, m.ONLY_LAST)),

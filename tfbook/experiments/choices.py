@@ -150,12 +150,14 @@ def held_out(model: nn.Module) -> float:
 
 
 def train(
-    name: str, model: nn.Module, steps: int, seed: int, rate: float, warmup: int | None = None
-) -> list[Tensor]:
+    name: str, model: nn.Module, steps: int, seed: int, rate: float, warmup: int | None = None,
+    strength: float = 0.01,
+) -> list[Tensor]:  # fmt: skip
     """Train a model; return for each step the shares of its experts, (layers, experts).
 
     The seed alone decides the order of the text: all models of a seed read the same windows. The
-    rate rises for a tenth of the steps, or for `warmup` of them.
+    rate rises for a tenth of the steps, or for `warmup` of them. `strength` is the factor of the
+    balancing loss, of "8 experts, loss".
     """
     windows = rows(letters("train"), CONTEXT)
     order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(seed))
@@ -169,7 +171,7 @@ def train(
         optimizer.zero_grad()
         loss = F.cross_entropy(model(batch[:, :-1])[0].mT, batch[:, 1:])
         if name == "8 experts, loss":
-            loss = loss + 0.01 * routing_losses(model).balance
+            loss = loss + strength * routing_losses(model).balance
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

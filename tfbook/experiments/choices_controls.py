@@ -15,7 +15,7 @@ lengths differ (`spread`, standard deviation for each unit of mean), how large t
 (`one_length`, the best of some).
 
 Source: [narang2021transformer], who ask the same of 223 million parameters.
-Explained in: chapters/08_architectural_variants, section "Does a clear difference last?".
+Explained in: chapters/08_architectural_variants_deeper, section "Does a difference last?".
 """
 
 from collections.abc import Mapping, Sequence

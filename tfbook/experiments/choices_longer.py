@@ -18,7 +18,7 @@ those of the others (`value`), the share that goes to the sink (`sink`), and the
 (`gate`). Queries are those from position `LATE` on.
 
 Source: [narang2021transformer], who ask the same of 223 million parameters.
-Explained in: chapters/08_architectural_variants, section "Does a clear difference last?".
+Explained in: chapters/08_architectural_variants_deeper, section "Does a difference last?".
 """
 
 import statistics
@@ -96,7 +96,9 @@ def loss_of(name: str, seed: int, rate: float, steps: int, *, deep: bool = False
     return choices.held_out(model)
 
 
-def room_of(name: str, seed: int, rate: float, steps: int) -> tuple[float, float]:
+def room_of(
+    name: str, seed: int, rate: float, steps: int, strength: float = 0.01
+) -> tuple[float, float]:
     """Train experts that serve no more than the mean; return the loss and the share dropped."""
     torch.manual_seed(seed)
     model, dropped = choices.model_of(name), []
@@ -104,7 +106,7 @@ def room_of(name: str, seed: int, rate: float, steps: int) -> tuple[float, float
     for part in mixtures:
         part.router.capacity_factor = 1.0
         part.register_forward_hook(lambda part, given, out: dropped.append(_dropped(part)))
-    choices.train(name, model, steps, seed, rate)
+    choices.train(name, model, steps, seed, rate, strength=strength)
     late = dropped[-max(1, steps // 4) * len(mixtures) :]  # before the model is tested
     return choices.held_out(model), round(statistics.mean(late), 4)
 

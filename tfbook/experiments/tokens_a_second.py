@@ -17,7 +17,7 @@ programs that share the memory can only slow one down.
 
 It does not show another machine: with more cores or a GPU the same ways are further apart.
 
-Explained in: chapters/12_generation, section "Tokens a second".
+Explained in: chapters/12_generation_deeper, section "Tokens a second".
 """
 
 from collections.abc import Callable

@@ -10,7 +10,7 @@ and a linear map reads the answer. Guessing is right in half of the cases.
 The log holds the share of 8,000 answers that are right after training, `known[positions][name]`, a
 list over seeds, and the number of parameters, `parameters[name]`. A seed decides the facts, too.
 
-Explained in: chapters/05_architecture, section "Facts about a single vector".
+Explained in: chapters/05_architecture_deeper, section "Facts about a single vector".
 """
 
 from collections.abc import Sequence

@@ -8,7 +8,7 @@ Everything else is as there.
 The log holds the loss on 12,800 characters of another split in nats a character, one number for
 each seed, `losses[name][rate]`, and the number of parameters, `parameters[name]`.
 
-Explained in: chapters/05_architecture_deeper, section "Is it only size?".
+Explained in: chapters/05_architecture, section "What each part brings".
 """
 
 from collections.abc import Mapping, Sequence

@@ -5,7 +5,7 @@ import statistics
 import torch
 
 from tfbook import experiments
-from tfbook.experiments import choices_cures, choices_deep
+from tfbook.experiments import choices, choices_cures, choices_deep
 
 LOG = experiments.log("choices_cures")
 LONGER = experiments.log("choices_longer")
@@ -37,3 +37,13 @@ def test_a_stronger_loss_drops_less_and_so_does_a_bias():
     weak, strong = (statistics.mean(each["dropped"]) for each in LOG["room"].values())
     nothing, bias = (statistics.mean(each["dropped"]) for each in LONGER["room"].values())
     assert max(strong, bias) < weak < nothing
+
+
+def test_the_factor_of_the_balancing_loss_reaches_the_training():
+    routers = []
+    for strength in (0.0, 10.0):
+        torch.manual_seed(0)
+        model = choices.model_of("8 experts, loss")
+        choices.train("8 experts, loss", model, 2, 0, 0.01, strength=strength)
+        routers.append(model.stack.blocks[0].ffn.router.proj.weight.detach())
+    assert not torch.allclose(*routers, atol=1e-4)

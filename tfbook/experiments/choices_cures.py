@@ -32,12 +32,7 @@ WIDTH, CONTEXT, BATCH = choices.WIDTH, choices.CONTEXT, choices.BATCH
 CURES = ("long warm-up", "smaller attention", "smaller sublayers")
 STRENGTHS, PAIR = (0.01, 0.1), (0, 1)
 SMOKE = {"steps": 3, "cures": ("smaller attention",), "strengths": (0.1,), "pair": (0,)}
-CARD = {
-    "model": "decoders, {LAYERS} layers of width {THIN} or 4 of width {WIDTH}, {smallest:,} to "
-    "{largest:,} parameters",
-    "data": "Shakespeare, windows of {CONTEXT} characters",
-    "steps": "{deep_steps} steps with {LAYERS} layers, else {steps}",
-    "batch": "batches of {BATCH}",
+CARD = choices_deep.CARD | {
     "rate": "rate {DEEP_RATE:g} with {LAYERS} layers, else {rate:g}; two seeds",
 }
 

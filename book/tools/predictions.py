@@ -4,7 +4,9 @@
 
 The outputs stand in a `<details>` of that name, which the card of `predict("without-scale")` opens
 when the prediction is kept. Without JavaScript the reader does. Cells with folded code that follow
-at once, before the text goes on, draw and state what the experiment showed: they stand in it, too.
+at once, before the text goes on, draw and state what the experiment showed: they stand in it, too,
+and so does the paragraph that reads it, which would give the answer away. A paragraph that leads on
+to what comes next, to a formula, a figure or a question, stays where it is.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class FoldPredictions(SphinxPostTransform):
             shown = [c for c in cell.children if c.get("nb_element") == "cell_code_output"]
             if cell.get("nb_element") == "cell_code" and slug and shown:
                 fold = Prediction(slug=slug)
-                followers = list(_followers(cell))  # before the tree changes
+                followers = [*_followers(cell)]  # before the tree changes
+                followers += _reading(followers[-1] if followers else cell)
                 cell.replace(shown[0], fold)
                 fold += shown[0]
                 for follower in followers:
@@ -75,6 +78,17 @@ def _followers(cell: nodes.container) -> Iterator[nodes.container]:
         if any("tfbook-explorable" in raw.astext() for raw in node.findall(nodes.raw)):
             return  # what the reader moves is no result
         yield node
+
+
+def _reading(last: nodes.container) -> list[nodes.paragraph]:
+    """Return the paragraph that says what a result shows, if it ends with a full stop."""
+    siblings = last.parent.children
+    for node in siblings[siblings.index(last) + 1 :]:
+        empty = isinstance(node, nodes.container) and not node.children
+        if not empty and not isinstance(node, UNSEEN):
+            said = isinstance(node, nodes.paragraph) and node.astext().rstrip(")”\" ").endswith(".")
+            return [node] if said else []
+    return []
 
 
 def _asked(cell: nodes.container) -> str | None:

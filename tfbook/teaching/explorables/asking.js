@@ -49,6 +49,16 @@ export function answerFields(data, changed) {
   };
 }
 
+/** What is asked, after what is given, which stands in plain type: a long question is no wall. */
+export function posed(text) {
+  const sentences = text.match(/(?:`[^`]*`|[^`])+?(?:[.:?!]["”’)]*(?=\s|$)\s*|$)/g) ?? [text];
+  const asks = sentences.findIndex((sentence) => /\?["”’)]*\s*$/.test(sentence));
+  const first = asks < 0 ? sentences.length - 1 : asks;
+  return h("span", {},
+    first > 0 ? h("span", { class: "tfx-given" }, prose(sentences.slice(0, first).join(""))) : null,
+    prose(sentences.slice(first).join("")));
+}
+
 export const near = (answer, field) => Math.abs(answer - field.target) <= field.tolerance;
 /** What is to be said of one wrong number, or null. */
 export const foreseen = (answer, field) =>

@@ -1,5 +1,5 @@
 import { follow, h, prose } from "./shared.js";
-import { hand, memory, report, voice } from "./asking.js";
+import { hand, memory, posed, report, voice } from "./asking.js";
 
 export default {
   render({ model, el }) {
@@ -52,7 +52,7 @@ export default {
 
     el.classList.add("tfx");
     el.append(h("form", { class: "tfx-card tfx-question tfx-explain", "data-slug": data.slug, onsubmit: submit },
-      h("label", { class: "tfx-asked" }, h("span", { class: "tfx-tag" }, "Explain"), h("span", {}, prose(data.question)), field),
+      h("label", { class: "tfx-asked" }, h("span", { class: "tfx-tag" }, "Explain"), posed(data.question), field),
       button, said.node, comparison));
 
     const old = kept.get();

@@ -1,5 +1,5 @@
-import { follow, h, prose } from "./shared.js";
-import { answerFields, foreseen, hand, memory, near, report, voice } from "./asking.js";
+import { follow, h } from "./shared.js";
+import { answerFields, foreseen, hand, memory, near, posed, report, voice } from "./asking.js";
 
 export default {
   render({ model, el }) {
@@ -17,7 +17,7 @@ export default {
       button.textContent = text;
     };
     const fieldset = h("fieldset", {},
-      h("legend", {}, h("span", { class: "tfx-tag" }, "Predict first"), h("span", {}, prose(data.question))), asked.nodes);
+      h("legend", {}, h("span", { class: "tfx-tag" }, "Predict first"), posed(data.question)), asked.nodes);
 
     const quoted = (answer) => data.kind === "choice"
       ? `“${data.choices[answer].text.replace(/\.$/, "")}”`

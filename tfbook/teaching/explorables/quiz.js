@@ -1,5 +1,5 @@
-import { follow, h, prose } from "./shared.js";
-import { answerFields, foreseen, near, report, voice } from "./asking.js";
+import { follow, h } from "./shared.js";
+import { answerFields, foreseen, near, posed, report, voice } from "./asking.js";
 
 export default {
   render({ model, el }) {
@@ -37,7 +37,7 @@ export default {
 
     el.classList.add("tfx");
     el.append(h("form", { class: "tfx-card tfx-question tfx-quiz", "data-slug": data.slug, onsubmit: submit },
-      h("fieldset", {}, h("legend", {}, h("span", { class: "tfx-tag" }, "Quiz"), h("span", {}, prose(data.question))), asked.nodes),
+      h("fieldset", {}, h("legend", {}, h("span", { class: "tfx-tag" }, "Quiz"), posed(data.question)), asked.nodes),
       h("button", { type: "submit", class: "tfx-button" }, "Check"), said.node));
 
     // An answer given before, or set from Python.

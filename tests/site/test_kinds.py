@@ -43,7 +43,7 @@ ASKED = {
     ),
     "count": lambda: quiz("count", "Which?", choices=CHOICES),
     "mixture": lambda: quiz(
-        "mixture", "Which weights?", explanation="They sum to 1.",
+        "mixture", "The scores are 1 and 3. Which weights?", explanation="They sum to 1.",
         numbers=[
             {"name": "α₁", "answer": 0.12, "tolerance": 0.005, "feedback": {0.88: "The other."}},
             {"name": "α₂", "answer": 0.88, "tolerance": 0.005},
@@ -132,10 +132,12 @@ CHAPTERS = {
     "02_small": [
         text("a", "# Small matters"), filler("a1", 1),
         text("b", "## Scores and `d_k`"), filler("b1"), asked("spread"),
-        shown("spread", "the spread is 8"), *followers("directly behind"), filler("b2"),
+        shown("spread", "the spread is 8"), *followers("directly behind"),
+        text("b0", "It is 8, as the figure shows.\n\nSo much for that."), filler("b2"),
         *followers("later"), asked("count"),
         text("c", "## Weights"), filler("c1"), asked("largest"),
-        shown("largest", "the largest is 0.75", tags=["remove-input"]), asked("mixture"),
+        shown("largest", "the largest is 0.75", tags=["remove-input"]),
+        text("c0", "Compare it with the others:"), asked("mixture"),
         filler("c2"), text("c3", "### A part of it"), filler("c4"),
         text("d", "## Values"), filler("d1"), asked("why-scale"), asked("alone"), filler("d2"),
         text("e", "## Steps"), *[figure(name) for name in FIGURES],
@@ -321,6 +323,26 @@ def test_folded_cells_directly_behind_unfold_with_the_result_and_later_ones_stan
     assert not result.get_by_text("claimed", exact=True).is_visible()
     result.get_by_text("1 verified").click()
     assert result.get_by_text("claimed", exact=True).is_visible()
+
+
+def test_the_paragraph_that_reads_a_result_unfolds_with_it_and_what_leads_on_stands_open(reader):
+    page = reader()()
+    result, read = fold(page, "spread"), page.get_by_text("It is 8, as the figure shows.")
+    assert not read.is_visible() and page.get_by_text("So much for that.").is_visible()
+    assert page.get_by_text("Compare it with the others:").is_visible()
+    result.locator("> summary").first.click()
+    assert read.is_visible()
+
+
+def test_what_is_given_stands_apart_from_what_is_asked(reader):
+    page = reader()()
+    weight = "node => getComputedStyle(node).fontWeight"
+    asks = card(page, "mixture").locator("legend > span").last
+    assert asks.inner_text() == "The scores are 1 and 3. Which weights?"
+    given = asks.locator(".tfx-given")
+    assert given.inner_text().strip() == "The scores are 1 and 3."
+    assert given.evaluate(weight) == "400" and int(asks.evaluate(weight)) >= 600
+    assert card(page, "count").locator(".tfx-given").count() == 0
 
 
 @pytest.mark.parametrize(

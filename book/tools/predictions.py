@@ -5,14 +5,15 @@
 The outputs stand in a `<details>` of that name, which the card of `predict("without-scale")` opens
 when the prediction is kept. Without JavaScript the reader does. Cells with folded code that follow
 at once, before the text goes on, draw and state what the experiment showed: they stand in it, too,
-and so does the paragraph that reads it, which would give the answer away. A paragraph that leads on
-to what comes next, to a formula, a figure or a question, stays where it is.
+and so does the paragraph that reads it, which would give the answer away, with the claims behind
+it. A paragraph that leads on, to a formula, a figure or a question, stays where it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
+from itertools import takewhile
 from typing import Any
 
 from docutils import nodes
@@ -63,7 +64,7 @@ class FoldPredictions(SphinxPostTransform):
                     fold += follower
 
 
-def _followers(cell: nodes.container) -> Iterator[nodes.container]:
+def _followers(cell: nodes.Element) -> Iterator[nodes.container]:
     """Yield the cells behind a cell whose code is folded, up to what else is seen."""
     siblings = cell.parent.children
     for node in siblings[siblings.index(cell) + 1 :]:
@@ -80,15 +81,25 @@ def _followers(cell: nodes.container) -> Iterator[nodes.container]:
         yield node
 
 
-def _reading(last: nodes.container) -> list[nodes.paragraph]:
-    """Return the paragraph that says what a result shows, if it ends with a full stop."""
+def _reading(last: nodes.container) -> list[nodes.Element]:
+    """Return the paragraph behind a result, if it ends with a full stop, and its claims."""
     siblings = last.parent.children
     for node in siblings[siblings.index(last) + 1 :]:
         empty = isinstance(node, nodes.container) and not node.children
         if not empty and not isinstance(node, UNSEEN):
             said = isinstance(node, nodes.paragraph) and node.astext().rstrip(")”\" ").endswith(".")
-            return [node] if said else []
+            return [node, *takewhile(_claims, _followers(node))] if said else []
     return []
+
+
+def _claims(cell: nodes.container) -> bool:
+    """Return whether a cell shows nothing but what it claims."""
+    shown = [c for c in cell.findall(nodes.container) if c.get("nb_element") == "cell_code_output"]
+    parts = [part for output in shown for part in output.children]
+    return bool(parts) and all(
+        isinstance(part, nodes.raw | nodes.container) and "tfbook-claim" in part.astext()
+        for part in parts
+    )
 
 
 def _asked(cell: nodes.container) -> str | None:

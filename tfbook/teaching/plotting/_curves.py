@@ -307,10 +307,15 @@ def bars(
             ax.set_ylim(n - 0.4, -1.0)  # a row for their labels
         if len(groups) > 1:
             # Above the bars, where nothing can lie under it.
-            box = (0, 1.02)
+            short = sum(map(len, groups)) + 4 * len(groups) <= 40
+            columns = len(groups) if short else min(len(groups), 3)
+            # matplotlib fills columns; names are read in rows.
+            handles = ax.get_legend_handles_labels()[0]
+            in_rows = [h for first in range(columns) for h in handles[first::columns]]
             ax.legend(
-                loc="lower left", bbox_to_anchor=box, ncols=min(len(groups), 3), borderaxespad=0
-            )
+                handles=in_rows, loc="lower left", bbox_to_anchor=(0, 1.02), ncols=columns,
+                borderaxespad=0,
+            )  # fmt: skip
         write_title(fig, title)
     show(fig, alt=alt, title=title)
 

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from tfbook.teaching import plotting
-from tfbook.teaching.plotting import _look, _maps
+from tfbook.teaching.plotting import _curves, _look, _maps
 from tfbook.teaching.plotting._drawing import TONES
 
 ALT = "Five curves that fall from one towards zero, the steepest first."
@@ -220,6 +220,25 @@ def drawn(monkeypatch):
     figures = []
     monkeypatch.setattr(plotting._curves, "show", lambda fig, **kw: figures.append(fig))
     return figures
+
+
+@pytest.mark.parametrize(
+    ("names", "columns", "filled"),
+    [
+        ("ABCD", 4, "ABCD"),
+        (["one of them", "another one", "the third one", "and the fourth"], 3, [0, 3, 1, 2]),
+    ],
+)
+def test_the_names_of_groups_are_read_in_rows(monkeypatch, names, columns, filled):
+    """matplotlib fills its legends by columns."""
+    figures = []
+    monkeypatch.setattr(_curves, "show", lambda fig, **kw: figures.append(fig))
+    groups = {name: [1, 2] for name in names}
+    plotting.bars(groups, labels=["x", "y"], ylabel="y", title="T", alt=ALT)
+    legend = figures[0].axes[0].get_legend()
+    found = [text.get_text() for text in legend.get_texts()]
+    assert found == [names[k] if isinstance(k, int) else k for k in filled]
+    assert legend._ncols == columns
 
 
 def test_spreads_write_means_and_notes_in_their_rows(drawn):

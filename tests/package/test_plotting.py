@@ -226,7 +226,8 @@ def drawn(monkeypatch):
     ("names", "columns", "filled"),
     [
         ("ABCD", 4, "ABCD"),
-        (["one of them", "another one", "the third one", "and the fourth"], 3, [0, 3, 1, 2]),
+        (["one", "another", "the third", "and the fourth"], 3, [0, 3, 1, 2]),
+        (["one of them", "another one of them", "the third one", "the fourth"], 2, [0, 2, 1, 3]),
     ],
 )
 def test_the_names_of_groups_are_read_in_rows(monkeypatch, names, columns, filled):

@@ -22,6 +22,8 @@ from tfbook.teaching.plotting._look import (
     write_title,
 )
 
+ACROSS = 48  # characters of a legend that stand in one row above the axes
+
 
 def lines(
     x,
@@ -307,10 +309,11 @@ def bars(
             ax.set_ylim(n - 0.4, -1.0)  # a row for their labels
         if len(groups) > 1:
             # Above the bars, where nothing can lie under it.
-            short = sum(map(len, groups)) + 4 * len(groups) <= 40
-            columns = len(groups) if short else min(len(groups), 3)
-            # matplotlib fills columns; names are read in rows.
-            handles = ax.get_legend_handles_labels()[0]
+            # As many columns as fit. matplotlib fills columns; names are read in rows.
+            handles, names = ax.get_legend_handles_labels()
+            columns = len(groups)
+            while columns > 1 and _across(names, columns) > ACROSS:
+                columns -= 1
             in_rows = [h for first in range(columns) for h in handles[first::columns]]
             ax.legend(
                 handles=in_rows, loc="lower left", bbox_to_anchor=(0, 1.02), ncols=columns,
@@ -318,6 +321,11 @@ def bars(
             )  # fmt: skip
         write_title(fig, title)
     show(fig, alt=alt, title=title)
+
+
+def _across(names: Sequence[str], columns: int) -> int:
+    """Count the characters of a legend's row, with 4 for each patch of colour."""
+    return sum(4 + max(map(len, names[first::columns])) for first in range(columns))
 
 
 def _name_ends(ax, ends, muted, levels, marks) -> None:

@@ -13,11 +13,12 @@ from tfbook.teaching.exercises._spec import Exercise, Wrong, expect, expect_tens
 def quantise_groups(
     weight: torch.Tensor, bits: int, group: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round a matrix to whole numbers, with one scale for each group of neighbours in a row.
+    """Round a matrix to whole numbers, with a scale for each group in a row.
 
-    weight: (n, d). bits: of a code. group: weights that share a scale; d is a multiple of it.
-    Returns: codes (n, d), int8, from −(2^(bits−1) − 1) to 2^(bits−1) − 1; and scales
-    (n, d / group). A group of zeros has codes 0 and scale 0.
+    weight: (n, d). bits: of a code. group: weights that share a scale;
+    d is a multiple of it.
+    Returns: codes (n, d), int8, from −(2^(bits−1) − 1) to 2^(bits−1) − 1;
+    and scales (n, d / group). A group of zeros has codes 0 and scale 0.
     """
     ...
 
@@ -120,10 +121,12 @@ QUANTISE_GROUPS = Exercise(
 def scaled_step(
     gradients: list[torch.Tensor], scale: float, limit: float
 ) -> tuple[list[torch.Tensor] | None, float]:
-    """Turn scaled gradients into the gradients of a step, clipped to a norm of at most limit.
+    """Turn scaled gradients into those of a step, clipped to a norm of limit.
 
-    gradients: tensors, S times too large. scale: S. limit: of the norm over all tensors.
-    Returns: the gradients to step with, and the next S; None and S / 2 if one is not finite.
+    gradients: tensors, S times too large. scale: S. limit: of the norm over
+    all tensors.
+    Returns: the gradients to step with, and the next S; None and S / 2 if
+    one is not finite.
     """
     if not all(g.isfinite().all() for g in gradients):
         return None, scale / 2

@@ -16,8 +16,8 @@ def split_network(
     """Cut y = w2 · gelu(w1 x + b1) + b2 for p devices.
 
     w1: (d_ff, d). b1: (d_ff,). w2: (d, d_ff). b2: (d,). p: divides d_ff.
-    Returns: a list of p functions, each of rows x (n, d), whose results (n, d) add up to y.
-    No function may hold more than its share of w1 and w2.
+    Returns: a list of p functions, each of rows x (n, d), whose results
+    (n, d) add up to y. None may hold more than its share of w1 and w2.
     """
     ...
 
@@ -108,9 +108,11 @@ SPLIT_NETWORK = Exercise(
 def continuous_ends(lengths: list[int], slots: int) -> list[int]:
     """Say in which step each request gets its last token.
 
-    lengths: how many tokens each request wants, in the order of their arrival, all before step 1.
-    slots: how many can run at once. In each step everyone who runs gets one token. Who gets the
-    last one leaves, and in the next step the first who waits has the place.
+    lengths: how many tokens each request wants, in the order of their
+    arrival, all before step 1.
+    slots: how many can run at once. In each step everyone who runs gets one
+    token. Who gets the last one leaves, and in the next step the first who
+    waits has the slot.
     Returns: a list of steps, counted from 1, in the order of arrival.
     """
     ...

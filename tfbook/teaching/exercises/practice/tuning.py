@@ -197,14 +197,14 @@ def own_classifier(
 ) -> tuple[float, float]:
     """Fine-tune on labelled lines, and say how good the classifier is on others.
 
-    lines: texts "LABEL<tab>SENTENCE", LABEL a whole number. A sentence that comes again, in
-    whatever capitals, is dropped: the first one stays. What is left is put into the order
-    of np.random.default_rng(seed).permutation(n); its first n // 5 are for the test, the
+    lines: texts "LABEL<tab>SENTENCE", LABEL a whole number. Of sentences that differ only
+    in capitals the first stays. What is left comes into the order of
+    np.random.default_rng(seed).permutation(n): its first n // 5 are for the test, the
     next n // 5 for validation, the others are trained on.
-    make: make() is a new model. fit: fit(model, examples, rate) trains it and returns it;
-    examples are pairs (sentence, label). hits: hits(model, examples) tells for each example
-    whether it is answered correctly. rates: to choose from, by validation; of equals the
-    first. seed: of the order.
+    make: make() is a new model. fit: fit(model, examples, rate) trains and returns it;
+    examples are pairs (sentence, label). hits: hits(model, examples) tells for each
+    whether it is answered correctly. rates: to choose from, by validation; of equals
+    the first. seed: of the order.
     Returns: the rate, and the share of test examples that its model answers correctly.
     """
     ...

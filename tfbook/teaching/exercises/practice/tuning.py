@@ -189,10 +189,10 @@ MERGE_ADAPTER = Exercise(
 
 def own_classifier(
     lines: list[str],
-    make: Callable[[], Any],
-    fit: Callable[[Any, list, float], Any],
-    hits: Callable[[Any, list], np.ndarray],
-    rates: Sequence[float],
+    make: Callable,
+    fit: Callable,
+    hits: Callable,
+    rates: tuple[float, ...],
     seed: int = 0,
 ) -> tuple[float, float]:
     """Fine-tune on labelled lines, and say how good the classifier is on others.

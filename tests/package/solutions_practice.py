@@ -3,6 +3,7 @@
 A wrong answer has one mistake. Beside it stands a piece of the message that has to name it.
 """
 
+import numpy as np
 import torch
 from answers import collect
 
@@ -113,6 +114,106 @@ def in_place(weight, adapters):
     for a, b, alpha, share in adapters:
         weight += share * alpha / len(a) * (b @ a)
     return weight
+
+
+# own-classifier ---------------------------------------------------------------------------------
+
+
+def divided(lines, seed, copies=False):
+    pairs = [line.split("\t") for line in lines]
+    kept = {}
+    for i, (label, text) in enumerate(pairs):
+        kept.setdefault(i if copies else text.lower(), (text, int(label)))
+    found = list(kept.values())
+    order = np.random.default_rng(seed).permutation(len(found))
+    n, mixed = len(found) // 5, [found[i] for i in order]
+    return mixed[2 * n :], mixed[n : 2 * n], mixed[:n]
+
+
+def owned(lines, make, fit, hits, rates, seed, *, chosen_by="valid", copies=False, one=None):
+    train, valid, test = divided(lines, seed, copies)
+    models = {rate: fit(one or make(), train, rate) for rate in rates}
+    by = {"valid": valid, "train": train, "test": test}[chosen_by]
+    best = max(rates, key=lambda rate: hits(models[rate], by).mean())
+    return best, float(hits(models[best], test).mean())
+
+
+@right("own-classifier")
+def by_validation(lines, make, fit, hits, rates, seed=0):
+    return owned(lines, make, fit, hits, rates, seed)
+
+
+@right("own-classifier")
+def rate_by_rate(lines, make, fit, hits, rates, seed=0):
+    train, valid, test = divided(lines, seed)
+    best = (-1.0, None, None)
+    for rate in rates:
+        model = fit(make(), train, rate)
+        share = hits(model, valid).mean()
+        if share > best[0]:
+            best = (share, rate, model)
+    return best[1], float(np.mean(hits(best[2], test)))
+
+
+@wrong("own-classifier", "chosen by the sentences that were trained on")
+def by_training(lines, make, fit, hits, rates, seed=0):
+    return owned(lines, make, fit, hits, rates, seed, chosen_by="train")
+
+
+@wrong("own-classifier", "test the chosen model once")
+def by_the_test(lines, make, fit, hits, rates, seed=0):
+    return owned(lines, make, fit, hits, rates, seed, chosen_by="test")
+
+
+@wrong("own-classifier", "comes again in other capitals")
+def with_copies(lines, make, fit, hits, rates, seed=0):
+    return owned(lines, make, fit, hits, rates, seed, copies=True)
+
+
+@wrong("own-classifier", "a new one for each rate")
+def one_model_for_all(lines, make, fit, hits, rates, seed=0):
+    return owned(lines, make, fit, hits, rates, seed, one=make())
+
+
+@wrong("own-classifier", "Test sentences were trained on")
+def trained_on_all(lines, make, fit, hits, rates, seed=0):
+    train, valid, test = divided(lines, seed)
+    model = fit(make(), train + valid + test, rates[1])
+    return rates[1], float(hits(model, test).mean())
+
+
+@wrong("own-classifier", "not the ones wanted")
+def trained_on_validation(lines, make, fit, hits, rates, seed=0):
+    train, valid, test = divided(lines, seed)
+    model = fit(make(), train + valid, rates[1])
+    return rates[1], float(hits(model, test).mean())
+
+
+@wrong("own-classifier", "should be whole numbers")
+def labels_as_texts(lines, make, fit, hits, rates, seed=0):
+    def fitted(model, examples, rate):
+        return fit(model, [(text, str(label)) for text, label in examples], rate)
+
+    return owned(lines, make, fitted, hits, rates, seed)
+
+
+@wrong("own-classifier", "The rate should be")
+def the_smallest(lines, make, fit, hits, rates, seed=0):
+    train, _, test = divided(lines, seed)
+    model = fit(make(), train, min(rates))
+    return min(rates), float(hits(model, test).mean())
+
+
+@wrong("own-classifier", "share of test examples")
+def how_good_in_validation(lines, make, fit, hits, rates, seed=0):
+    train, valid, _ = divided(lines, seed)
+    model = fit(make(), train, 0.1)
+    return 0.1, float(hits(model, valid).mean()) - 0.01
+
+
+@wrong("own-classifier", "Return two numbers")
+def the_rate_alone(lines, make, fit, hits, rates, seed=0):
+    return owned(lines, make, fit, hits, rates, seed)[0]
 
 
 # preference-weight ------------------------------------------------------------------------------

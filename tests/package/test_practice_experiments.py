@@ -96,6 +96,8 @@ def test_the_shipped_logs_say_what_the_chapter_says():
     after = {beta: [seed[-1] for seed in x["right"]] for beta, x in styled["betas"].items()}
     lessons = [seed[-1] for seed in styled["lessons"]["right"]]
     assert all(a < b < c for a, b, c in zip(after["0.1"], after["0.5"], lessons, strict=True))
+    mixed = [seed[-1] for seed in styled["mixed"]["right"]]
+    assert all(a < b for a, b in zip(after["0.1"], mixed, strict=True))
     log = experiments.log("checked_sums")
     assert all(0 <= c <= log["samples"] for way in log["ways"].values() for c in way["right"][0])
 

@@ -4,10 +4,12 @@ A small decoder has learned sums of two numbers below 20 from texts in two style
 "3+8=11" and half "3+8=011", with a zero before the number. Both are right. Then DPO trains it on
 pairs of right answers to the same questions, of which the one without the zero is preferred, with
 several strengths beta of the tie to the model as it was. A control, "lessons", takes as many steps
-of ordinary training on the preferred answers of the same pairs.
+of ordinary training on the preferred answers of the same pairs. "Mixed" adds the loss of those
+lessons to that of DPO with beta = 0.1.
 
-The log holds, for each beta and each seed, and under `lessons` for the control, what is measured
-after each number of steps of `at`, on samples of the model itself for sums that were kept apart:
+The log holds, for each beta and each seed, and under `lessons` for the control and under `mixed`
+for both, what is measured after each number of steps of `at`, on samples of the model itself for
+sums that were kept apart:
 the share of answers in the preferred style (`style`), of right answers in either style (`right`),
 the divergence from the model as it was in nats a token (`drift`), and the mean change of the
 log-probability of the preferred and of the rejected answers (`chosen`, `rejected`).
@@ -31,6 +33,7 @@ from tfbook.training import Example, evaluating
 __all__ = ["BETAS", "SMOKE", "pairs", "run", "taught"]
 
 BETAS = (0.02, 0.1, 0.5)
+MIXED = 0.1  # the beta of the way in which both are learned from
 LESSONS, RATE, BATCH = 600, 2e-4, 16
 SMOKE = {"seeds": (0,), "betas": (0.1,), "lessons": 3, "at": (0, 2), "n_test": 4}
 CARD = {
@@ -106,13 +109,13 @@ def run(
     known = questions()
     asked = [known.texts[i] for i in known.test[:n_test].tolist()]
     names = ("style", "right", "drift", "chosen", "rejected")
-    ways = [*betas, None]  # None: the control
-    found = {beta: {name: [] for name in names} for beta in ways}
+    ways = [*betas, "mixed", "lessons"]
+    found = {way: {name: [] for name in names} for way in ways}
     kept = {}
     for seed in seeds:
         base = taught(known, seed, lessons)
         kept = kept or {name: weight.half() for name, weight in base.state_dict().items()}
-        for beta in ways:
+        for way in ways:
             model, generator = copy.deepcopy(base), torch.Generator().manual_seed(seed)
             optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
             looks = []
@@ -122,17 +125,20 @@ def run(
                 drawn = known.train[torch.randint(len(known.train), (BATCH,), generator=generator)]
                 texts = [known.texts[i] for i in drawn.tolist()]
                 pair = tuple(pairs(texts, [kind] * BATCH) for kind in ("plain", "zero"))
-                if beta is None:
-                    loss, count = loss_of(model, pair[0].inputs, pair[0].targets), 1
-                else:
-                    loss, count = preference_loss(model, pair, reference=base, beta=beta)
+                loss = torch.zeros(())
+                if way != "lessons":
+                    beta = MIXED if way == "mixed" else way
+                    total, count = preference_loss(model, pair, reference=base, beta=beta)
+                    loss = loss + total / count
+                if way in ("lessons", "mixed"):
+                    loss = loss + loss_of(model, pair[0].inputs, pair[0].targets)
                 optimizer.zero_grad()
-                (loss / count).backward()
+                loss.backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
             for name, row in zip(names, zip(*looks, strict=True), strict=True):
-                found[beta][name].append(list(row))
+                found[way][name].append(list(row))
     settings = {"seeds": list(seeds), "steps": max(at), "lessons": lessons}
-    control = found.pop(None)
+    others = {way: found.pop(way) for way in ("lessons", "mixed")}
     by_beta = {str(beta): rows for beta, rows in found.items()}
-    return {"settings": settings, "at": list(at), "betas": by_beta, "lessons": control}, kept
+    return {"settings": settings, "at": list(at), "betas": by_beta, **others}, kept

@@ -117,6 +117,7 @@ FILES = {
     "continuous-ends": "hardware.sharing",
     "mended-batch": "practice.tuning",
     "merge-adapter": "practice.tuning",
+    "own-classifier": "practice.tuning",
     "preference-weight": "practice.rewards",
     "group-loss": "practice.rewards",
     "lab-split": "lab_shakespeare.text",

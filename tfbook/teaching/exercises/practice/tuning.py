@@ -1,7 +1,9 @@
-"""The exercises of chapter 18 on fine-tuning: what is learned from a text, and merged adapters."""
+"""The exercises of chapter 18 on fine-tuning: a batch, merged adapters, sentences of one's own."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from tfbook.teaching.exercises._spec import Exercise, Wrong, expect, expect_plain, numbers
@@ -182,4 +184,172 @@ MERGE_ADAPTER = Exercise(
     ),
 )
 
-EXERCISES = (MENDED_BATCH, MERGE_ADAPTER)
+# own-classifier ---------------------------------------------------------------------------------
+
+
+def own_classifier(
+    lines: list[str],
+    make: Callable,
+    fit: Callable,
+    hits: Callable,
+    rates: tuple[float, ...],
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Fine-tune on labelled lines, and say how good the classifier is on others.
+
+    lines: texts "LABEL<tab>SENTENCE", LABEL a whole number. Of sentences that differ only
+    in capitals the first stays. What is left comes into the order of
+    np.random.default_rng(seed).permutation(n): its first n // 5 are for the test, the
+    next n // 5 for validation, the others are trained on.
+    make: make() is a new model. fit: fit(model, examples, rate) trains and returns it;
+    examples are pairs (sentence, label). hits: hits(model, examples) tells for each
+    whether it is answered correctly. rates: to choose from, by validation; of equals
+    the first. seed: of the order.
+    Returns: the rate, and the share of test examples that its model answers correctly.
+    """
+    ...
+
+
+class _Planted:
+    """A classifier that counts words, and notes what it is used for.
+
+    The word that was counted furthest to one side decides. At a middle rate it counts the words of
+    all examples, at a low one of the first alone; at a high one it learns whole sentences by heart,
+    and answers 0 to others.
+    """
+
+    def __init__(self) -> None:
+        self.rates, self.learned, self.words, self.texts = [], [], {}, {}
+
+    def fit(self, examples: Sequence, rate: float) -> None:
+        self.rates.append(rate)
+        self.learned = list(examples)
+        self.texts = dict(examples) if rate > 0.5 else {}
+        for text, label in self.learned[: 1 if rate < 0.05 else None]:
+            for word in text.lower().split():
+                self.words[word] = self.words.get(word, 0) + (1 if label else -1)
+
+    def says(self, text: str) -> int:
+        if self.rates and self.rates[-1] > 0.5:
+            return self.texts.get(text, 0)
+        return int(max((self.words.get(w, 0) for w in text.lower().split()), key=abs) > 0)
+
+
+def _planted_lines(n: int, seed: int) -> list[str]:
+    """Return labelled lines, of which a fifth come again in other capitals, some mislabelled."""
+    rng, lines = np.random.default_rng(seed), []
+    for i in range(n):
+        label = int(rng.random() < 0.5)
+        word = ("dreadful", "splendid")[label]
+        said = 1 - label if i % 9 == 4 else label
+        text = f"A {word} film number {i} , {rng.integers(100)} ."
+        lines.append(f"{said}\t{text}")
+        if i % 5 == 0:
+            lines.insert(int(rng.integers(len(lines))) + 1, f"{said}\t{text.upper()}")
+    return lines
+
+
+def _divided(lines: Sequence[str], seed: int) -> tuple[list, list, list]:
+    """Return the examples of the three sets: train, validation, test."""
+    kept: dict[str, tuple[str, int]] = {}
+    for line in lines:
+        label, text = line.split("\t")
+        kept.setdefault(text.lower(), (text, int(label)))
+    found = list(kept.values())
+    order = np.random.default_rng(seed).permutation(len(found))
+    each, mixed = len(found) // 5, [found[i] for i in order]
+    return mixed[2 * each :], mixed[each : 2 * each], mixed[:each]
+
+
+def _own_check(answer: Any, n: int, rates: tuple[float, ...], seed: int) -> None:
+    lines = _planted_lines(n, 1900 + seed)
+    train, valid, test = _divided(lines, seed)
+    made, asked = [], []
+
+    def make() -> _Planted:
+        made.append(_Planted())
+        return made[-1]
+
+    def fit(model: _Planted, examples: Sequence, rate: float) -> _Planted:
+        model.fit(examples, rate)
+        return model
+
+    def hits(model: _Planted, examples: Sequence) -> np.ndarray:
+        asked.append((model, list(examples)))
+        return np.array([model.says(text) == label for text, label in examples])
+
+    given = {"lines": lines[:3], "rates": rates, "seed": seed}
+    got = answer(list(lines), make, fit, hits, rates, seed)
+
+    def wrong(message: str) -> Wrong:
+        return Wrong(message, given=given, got=got)
+
+    if not isinstance(got, tuple) or len(got) != 2:
+        raise wrong("Return two numbers: the rate, and the share of test examples.")
+    if any(len(model.rates) > 1 for model in made):
+        raise wrong("A model was trained at two rates, one after the other: make() a new one for "
+                    "each rate.")  # fmt: skip
+    learned = {text.lower() for model in made for text, _ in model.learned}
+    tests = {text.lower() for text, _ in test}
+    again = [text.lower() for model in made[:1] for text, _ in model.learned]
+    if len(set(again)) < len(again):
+        raise wrong("A sentence that comes again in other capitals is still there: drop it before "
+                    "you divide, or a copy of a test sentence is learned.")  # fmt: skip
+    if not all(isinstance(label, int) for model in made for _, label in model.learned):
+        raise wrong("Labels should be whole numbers: int(label).")
+    if learned & tests:
+        raise wrong("Test sentences were trained on: the first fifth of the order is for the test.")
+    for model in made:
+        if model.learned != train:
+            raise wrong("The sentences that are trained on are not the ones wanted: all that come "
+                        "after the first two fifths of the order, in this order.")  # fmt: skip
+    looks = [model for model, examples in asked if tests & {text.lower() for text, _ in examples}]
+    if len(looks) > 1:
+        raise wrong(f"The test sentences were asked {len(looks)} times: choose the rate by the "
+                    "validation sentences, and test the chosen model once.")  # fmt: skip
+    shares = {}
+    for rate in rates:
+        model = fit(_Planted(), train, rate)
+        shares[rate] = {
+            name: float(np.mean([model.says(text) == label for text, label in part]))
+            for name, part in (("train", train), ("valid", valid), ("test", test))
+        }
+    best, learner = (max(rates, key=lambda r: shares[r][part]) for part in ("valid", "train"))
+    rate, share = got
+    if rate == learner != best:
+        raise wrong("The rate was chosen by the sentences that were trained on, where learning by "
+                    "heart looks best: choose by the validation sentences.")  # fmt: skip
+    if rate != best:
+        raise wrong(f"The rate should be {best:g}, at which the validation sentences go best.")
+    if not isinstance(share, float) or abs(share - shares[best]["test"]) > 1e-9:
+        raise wrong("The second number should be the share of test examples that the chosen model "
+                    f"answers correctly, a float: {shares[best]['test']:.3f}.")  # fmt: skip
+
+
+def _own_usual(answer: Any) -> None:
+    """A planted set with copies, and three rates."""
+    _own_check(answer, 60, (0.01, 0.1, 1.0), 0)
+
+
+def _own_other(answer: Any) -> None:
+    """Another set in another order."""
+    _own_check(answer, 83, (1.0, 0.1, 0.01), 3)
+
+
+OWN_CLASSIFIER = Exercise(
+    name="own-classifier",
+    title="Your own labelled sentences",
+    level=2,
+    section='chapters/18_practice, section "Low-rank adapters"',
+    stub=own_classifier,
+    properties=(_own_usual, _own_other),
+    hints=(
+        "A dictionary from the sentence in small letters to the pair keeps each sentence once. "
+        "`setdefault` leaves the first one.",
+        "The listing of this section does what comes after the division. What does it make anew "
+        "for each rate?",
+        "`max` over the rates takes a `key`: the mean of which hits? The test set comes after it.",
+    ),
+)
+
+EXERCISES = (MENDED_BATCH, MERGE_ADAPTER, OWN_CLASSIFIER)

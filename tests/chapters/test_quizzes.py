@@ -129,3 +129,24 @@ def test_what_is_stored_is_what_the_question_says():
             (output,) = cell.outputs
             made = ASKS[call.func.id](call.args[0].value)
             assert output.data == made._repr_mimebundle_(), cell.id
+
+
+def guessed(places, n):
+    """The share of the place where the right one of `n` choices stands most often."""
+    found = Counter(place for of, place in places if of == n)
+    return max(found.values()) / found.total()
+
+
+def right_places():
+    """Of each question with choices: how many there are, and the place of the right one."""
+    for chapter in _questions.chapters():
+        for entry in _questions.questions(chapter).values():
+            if choices := entry.get("choices"):
+                (place,) = (i for i, choice in enumerate(choices) if choice.get("right"))
+                yield len(choices), place
+
+
+def test_the_place_of_the_right_answer_does_not_give_it_away():
+    places = list(right_places())
+    assert guessed(places, 4) <= 0.4 and guessed(places, 3) <= 0.65
+    assert guessed([(4, 0)] * 3 + [(4, 1)] * 2, 4) == 0.6  # such a book would be refused

@@ -149,6 +149,7 @@ PATCHING_GRID = Exercise(
         "`goods[i]`.",
     ),
     broken=True,
+    task="Find both faults in `patching_grid` and mend them",
 )
 
 # lost-on-path -----------------------------------------------------------------------------------
@@ -283,6 +284,7 @@ LOST_ON_PATH = Exercise(
         "The last run begins with `clean + sum(good[:receiver])`, all clean outputs before the "
         "receiver. Add what it gives now, and let each later part compute its own.",
     ),
+    task="Fill in `lost_on_path_of`",
 )
 
 EXERCISES = (PATCHING_GRID, LOST_ON_PATH)

@@ -52,6 +52,13 @@ COUNTS = """() => ({
   alive: document.querySelectorAll('.tfbook-explorable[data-alive]').length,
 })"""
 
+# What slides or changes its colour slowly is where it is going.
+ARRIVE = """() => document.getAnimations().filter((a) => a instanceof CSSTransition)
+  .forEach((a) => a.finish())"""
+# Boxes that scroll are made reachable soon after the page has its width; axe looks after that.
+REACHED = """() => [...document.querySelectorAll('#main-content pre')]
+  .every((e) => e.scrollWidth <= e.clientWidth + 1 || e.tabIndex === 0)"""
+
 
 # The contrast of every text is computed, of single letters and of symbols too.
 CONTRAST = {
@@ -180,6 +187,9 @@ def look(open_page, settle, site, server):
         faults += [f"sideways: {wide}" for wide in page.evaluate(TOO_WIDE)]
         if axe:
             page.set_viewport_size({"width": WIDTH, "height": 900})
+            page.evaluate(ARRIVE)
+            with contextlib.suppress(_timeout()):
+                page.wait_for_function(REACHED, timeout=PATIENCE / 4)
             page.evaluate(script)
             found = page.evaluate(f"options => axe.run(options).then({FOUND})", ALL_BUT_CONTRAST)
             faults += [f"axe: {line}" for line in _nodes(found["violations"])]
@@ -219,14 +229,14 @@ def note_weights(site, record_property):
 def _turn(page, theme):
     """Let the system turn dark or light, and colours that change slowly arrive at once."""
     page.emulate_media(color_scheme=theme)
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with contextlib.suppress(sync_api.TimeoutError):
+    with contextlib.suppress(_timeout()):
         turned = f"document.documentElement.dataset.theme === '{theme}'"
         page.wait_for_function(turned, timeout=PATIENCE)
-    page.evaluate(
-        "() => document.getAnimations().filter((a) => a instanceof CSSTransition)"
-        ".forEach((a) => a.finish())"
-    )
+    page.evaluate(ARRIVE)
+
+
+def _timeout():
+    return pytest.importorskip("playwright.sync_api").TimeoutError
 
 
 def _contrasts(page, theme):

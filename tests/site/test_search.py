@@ -13,7 +13,7 @@ GLOSSARY = "book/glossary"
 QUERIES = {
     "LoRA": ("LoRA", GLOSSARY),
     "KV cache": ("key-value cache", GLOSSARY),
-    "RoPE": ("Rotary attention in code", "chapters/04_positions"),
+    "RoPE": ("rotary positions", GLOSSARY),
     "why divide by sqrt": ("Why divide by the root of the width", "chapters/02_attention"),
     "padding mask": ("padding", GLOSSARY),
     "perplexity": ("perplexity", GLOSSARY),
@@ -54,6 +54,13 @@ def ask(open_page, server):
 @pytest.mark.parametrize("query", QUERIES)
 def test_what_is_looked_for_comes_first(ask, query):
     assert ask(query)[0] == QUERIES[query]
+
+
+@pytest.mark.browser
+def test_a_place_of_the_thing_by_both_of_its_names_comes_before_places_of_one(ask):
+    """The chapter writes *rotary embedding (RoPE)*; another one has *rotary* in its titles."""
+    chapters = [page for _, page in ask("RoPE") if page.startswith("chapters/")]
+    assert chapters[0] == "chapters/04_positions"
 
 
 @pytest.mark.browser

@@ -17,10 +17,10 @@
   const stem = (word) => stemmer.stemWord(word.toLowerCase());
   const vocabulary = Object.keys(data.words);
 
-  // What a word of the query finds: result → how much, how often in the title.
+  // What a word of the query finds: result → how much. A word and the other name of its thing add up.
   const hits = (word) => {
     const found = new Map();
-    const add = (postings, share) => {
+    const add = (postings, share, further = false) => {
       const places = postings.length / 2;
       const rarity = Math.log(1 + (data.results.length - places + 0.5) / (places + 0.5));
       let at = 0;
@@ -30,14 +30,15 @@
         const long = 1 - SPREAD + (SPREAD * lengths[at]) / mean;
         const text = (told * (SATURATION + 1)) / (told + SATURATION * long);
         const score = share * rarity * (text + TITLE * named);
-        if (score > (found.get(at) || 0)) found.set(at, score);
+        const before = found.get(at) || 0;
+        found.set(at, further ? before + score : Math.max(before, score));
       }
     };
     const stemmed = stem(word);
     const whole = data.words[stemmed];
     if (whole) add(whole, 1);
     const same = Object.hasOwn(SAME, word.toLowerCase()) ? SAME[word.toLowerCase()] : null;
-    if (same && data.words[same]) add(data.words[same], 0.8);
+    if (same && data.words[same]) add(data.words[same], 0.8, true);
     if (!whole && word.length > 2)
       for (const each of vocabulary) if (each.startsWith(stemmed) || each.startsWith(word.toLowerCase())) add(data.words[each], 0.5);
     return found;

@@ -114,8 +114,17 @@
     clearTimeout(soon);
     soon = setTimeout(mark, 500);
   };
-  addEventListener("resize", markSoon);
-  addEventListener("load", () => new MutationObserver(markSoon).observe(document.getElementById("main-content"), { subtree: true, childList: true }));
+  // The text gets its width later than the window, while the list of pages slides beside it.
+  let broad = 0;
+  const widened = new ResizeObserver(([{ contentRect }]) => {
+    if (contentRect.width !== broad) markSoon();
+    broad = contentRect.width;
+  });
+  addEventListener("load", () => {
+    const main = document.getElementById("main-content");
+    new MutationObserver(markSoon).observe(main, { subtree: true, childList: true });
+    widened.observe(main);
+  });
   document.addEventListener("tfbook-opened", mark);
   document.addEventListener("toggle", mark, true);
   document.addEventListener("click", ({ target }) => target.closest("[data-print]") && print());

@@ -7,7 +7,7 @@ written in place; the sliding one keeps the last keys only, and its size does no
 
 A model makes one with ``model.empty_state(batch, cache=StaticCache(128))``.
 
-Explained in: chapters/12_generation, section "Caches that do not grow".
+Explained in: chapters/12_generation_deeper, section "Caches that do not grow".
 """
 
 from dataclasses import dataclass, field, replace
@@ -60,7 +60,7 @@ class StaticKVState(KVState):
 
     Cost: N rows written for N new ones, instead of M + N; ``capacity`` rows held from the start.
 
-    Explained in: chapters/12_generation, section "Caches that do not grow".
+    Explained in: chapters/12_generation_deeper, section "Caches that do not grow".
     """
 
     room: _Room = field(repr=False)
@@ -158,7 +158,7 @@ class SlidingKVState(KVState):
     Cost: at most sinks + window − 1 rows held between calls, whatever came before.
 
     Source: [beltagy2020longformer], sinks: [xiao2024efficient]
-    Explained in: chapters/12_generation, section "Caches that do not grow".
+    Explained in: chapters/12_generation_deeper, section "Caches that do not grow".
     """
 
     window: int
@@ -215,7 +215,7 @@ class SlidingKVState(KVState):
 class Cache(Protocol):
     """What makes the empty state of one attention.
 
-    Explained in: chapters/12_generation, section "Caches that do not grow".
+    Explained in: chapters/12_generation_deeper, section "Caches that do not grow".
     """
 
     def empty(self, k: Float[Tensor, "B H 0 D"], v: Float[Tensor, "B H 0 E"]) -> KVState:
@@ -246,7 +246,7 @@ class StaticCache:
         TypeError: if it is not an integer.
         ValueError: if it is below 1.
 
-    Explained in: chapters/12_generation, section "Caches that do not grow".
+    Explained in: chapters/12_generation_deeper, section "Caches that do not grow".
     """
 
     max_len: int
@@ -274,7 +274,7 @@ class SlidingCache:
         TypeError: if a number is not an integer.
         ValueError: if window is below 1 or sinks below 0.
 
-    Explained in: chapters/12_generation, section "Caches that do not grow".
+    Explained in: chapters/12_generation_deeper, section "Caches that do not grow".
     """
 
     window: int
@@ -307,7 +307,7 @@ def make_empty(
         TypeError: if batch is not an integer, or the cache cannot make states.
         ValueError: if batch is below 1.
 
-    Explained in: chapters/12_generation, section "Caches that do not grow".
+    Explained in: chapters/12_generation_deeper, section "Caches that do not grow".
     """
     check_number("batch", batch, 1, whole=True)
     cache = DynamicCache() if cache is None else cache

@@ -4,7 +4,7 @@ A projection to n_heads · d features is a stack of n_heads blocks of d rows; th
 has a block of d columns for each head. Which heads there are, and how many query heads share one
 key-value head, can be changed by picking blocks.
 
-Explained in: chapters/03_multi_head, section "Pruning heads".
+Explained in: chapters/03_multi_head_deeper, section "Pruning heads".
 """
 
 import math
@@ -84,7 +84,7 @@ def kept_groups(keep: Sequence[int], n_heads: int, n_kv_heads: int) -> list[int]
         >>> kept_groups([0, 1, 5], n_heads=6, n_kv_heads=2)
         [0, 0, 1]
 
-    Explained in: chapters/03_multi_head, section "Pruning heads".
+    Explained in: chapters/03_multi_head_deeper, section "Pruning heads".
     """
     check_list("keep", keep)
     check_number("n_heads", n_heads, 1, whole=True)
@@ -120,7 +120,7 @@ def keep_heads(
         ValueError: if ``keep`` is empty, not ascending or out of range.
 
     Source: [michel2019sixteen]
-    Explained in: chapters/03_multi_head, section "Pruning heads".
+    Explained in: chapters/03_multi_head_deeper, section "Pruning heads".
     """
     groups = kept_groups(keep, n_heads, n_kv_heads)
     chosen = {"q_proj": (n_heads, keep), "k_proj": (n_kv_heads, groups)}

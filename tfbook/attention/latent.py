@@ -5,7 +5,7 @@ that has to be kept. Because everything between a query and a latent is linear, 
 makes keys can be moved to the side of the query: then attention takes place among the latents, and
 no key or value is ever made.
 
-Explained in: chapters/03_multi_head, section "Latent attention".
+Explained in: chapters/03_multi_head_deeper, section "Latent attention".
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class LatentState:
         mask: which positions may be seen at all, (B, 1, 1, M), True = allowed; None for all.
         seen: how many positions came before the next one.
 
-    Explained in: chapters/03_multi_head, section "Latent attention".
+    Explained in: chapters/03_multi_head_deeper, section "Latent attention".
     """
 
     latent: Float[Tensor, "B M D"]
@@ -120,7 +120,7 @@ class LatentAttention(nn.Module):
     Cost: see :func:`tfbook.costs.latent_flops`; d_latent + d_rope numbers a position in the state.
 
     Source: [deepseek2024v2]
-    Explained in: chapters/03_multi_head, section "Latent attention".
+    Explained in: chapters/03_multi_head_deeper, section "Latent attention".
     """
 
     def __init__(

@@ -86,7 +86,7 @@ def band_mask(
                 [0, 0, 1, 1]], dtype=torch.int32)
 
     Source: [beltagy2020longformer]
-    Explained in: chapters/12_generation, section "Caches that do not grow".
+    Explained in: chapters/12_generation_deeper, section "Caches that do not grow".
     """
     check_number("window", window, 1, whole=True)
     m = n if m is None else m

@@ -287,7 +287,7 @@ class MultiHeadAttention(nn.Module):
             TypeError: if batch is not an integer, or the cache cannot make states.
             ValueError: if batch is below 1, or this is cross-attention.
 
-        Explained in: chapters/12_generation, section "Caches that do not grow".
+        Explained in: chapters/12_generation_deeper, section "Caches that do not grow".
         """
         if self.is_cross:
             raise ValueError("the state of cross-attention is remember(memory), never empty")
@@ -350,7 +350,7 @@ class MultiHeadAttention(nn.Module):
             ValueError: if none is kept, one is out of range, or one is named twice.
 
         Source: [michel2019sixteen]
-        Explained in: chapters/03_multi_head, section "Pruning heads".
+        Explained in: chapters/03_multi_head_deeper, section "Pruning heads".
         """
         keep = sorted(keep)
         n_kv_heads = len(kept_groups(keep, self.n_heads, self.n_kv_heads))

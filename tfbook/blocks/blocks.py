@@ -187,7 +187,7 @@ class Block(nn.Module):
         A mixer that knows no caches, such as a recurrent one, begins with None. Arguments and
         errors are those of :meth:`tfbook.attention.MultiHeadAttention.empty_state`.
 
-        Explained in: chapters/12_generation, section "Caches that do not grow".
+        Explained in: chapters/12_generation_deeper, section "Caches that do not grow".
         """
         if not hasattr(self.mixer, "empty_state"):
             return BlockState()
@@ -377,7 +377,7 @@ class Stack(nn.Module):
     def empty_state(self, batch: int, *, cache: Cache | None = None) -> tuple[BlockState, ...]:
         """Return a state with nothing in it yet for each block, see :meth:`Block.empty_state`.
 
-        Explained in: chapters/12_generation, section "Caches that do not grow".
+        Explained in: chapters/12_generation_deeper, section "Caches that do not grow".
         """
         return tuple(block.empty_state(batch, cache=cache) for block in self.blocks)
 

@@ -88,7 +88,7 @@ def latent_cache_bytes(
         1152
 
     Source: [deepseek2024v2]
-    Explained in: chapters/03_multi_head, section "Latent attention".
+    Explained in: chapters/03_multi_head_deeper, section "Latent attention".
     """
     for name, value in (("d_rope", d_rope), ("length", length), ("batch", batch)):
         check_number(name, value, 0, whole=True)

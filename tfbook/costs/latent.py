@@ -32,7 +32,7 @@ def latent_parameters(
         ValueError: for sizes that do not fit.
 
     Source: [deepseek2024v2]
-    Explained in: chapters/03_multi_head, section "Latent attention".
+    Explained in: chapters/03_multi_head_deeper, section "Latent attention".
     """
     shapes = _latent(d_model, n_heads, d_latent, d_rope, d_head, d_value, d_query_latent)
     return sum(inputs * outputs for inputs, outputs in shapes.values())
@@ -41,7 +41,7 @@ def latent_parameters(
 def latent_flops(n: int, d_model: int, n_heads: int, **choices: object) -> int:
     """Count the FLOPs of one pass of latent attention; see :func:`latent_flops_parts`.
 
-    Explained in: chapters/03_multi_head, section "Latent attention".
+    Explained in: chapters/03_multi_head_deeper, section "Latent attention".
     """
     return sum(latent_flops_parts(n, d_model, n_heads, **choices).values())
 
@@ -88,7 +88,7 @@ def latent_flops_parts(
         ValueError: for sizes that do not fit.
 
     Source: [deepseek2024v2]
-    Explained in: chapters/03_multi_head, section "Latent attention".
+    Explained in: chapters/03_multi_head_deeper, section "Latent attention".
     """
     shapes = _latent(d_model, n_heads, d_latent, d_rope, d_head, d_value, d_query_latent)
     m = check_lengths(n, m, batch, at_least_n=True)

@@ -5,7 +5,7 @@ a layout says which block of queries meets which block of keys, and only these a
 :func:`attend_bigbird` draws its layout. The strided pattern of the Sparse Transformer has no such
 blocks, but on a grid of rows of length l its far keys are a column, and columns are blocks again.
 
-Explained in: chapters/07_efficient_attention, section "Few pairs, chosen beforehand".
+Explained in: chapters/07_efficient_attention_deeper, section "Few pairs, chosen beforehand".
 """
 
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ def attend_blocks(
         tensor([0.5000, 0.5000, 2.5000, 2.5000])
 
     Source: [child2019generating], [zaheer2020big]
-    Explained in: chapters/07_efficient_attention, section "Few pairs, chosen beforehand".
+    Explained in: chapters/07_efficient_attention_deeper, section "Few pairs, chosen beforehand".
     """
     refuse_extras("attend_blocks", return_weights, return_lse)
     check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
@@ -144,7 +144,7 @@ def attend_bigbird(
     Cost: as :func:`attend_blocks`, and (m / block)² random numbers.
 
     Source: [zaheer2020big]
-    Explained in: chapters/07_efficient_attention, section "Few pairs, chosen beforehand".
+    Explained in: chapters/07_efficient_attention_deeper, section "Few pairs, chosen beforehand".
     """
     refuse_extras("attend_bigbird", return_weights, return_lse)
     check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
@@ -198,7 +198,7 @@ def attend_strided(
     as many numbers of memory.
 
     Source: [child2019generating]
-    Explained in: chapters/07_efficient_attention, section "Few pairs, chosen beforehand".
+    Explained in: chapters/07_efficient_attention_deeper, section "Few pairs, chosen beforehand".
     """
     refuse_extras("attend_strided", return_weights, return_lse)
     check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)

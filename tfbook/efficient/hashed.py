@@ -5,7 +5,8 @@ bucket; vectors at a small angle often share one. Rows are sorted by bucket and 
 and a chunk of queries meets the same chunk of keys and the one before. Several rounds with other
 rotations find what one has missed; together they are one softmax over all keys that any found.
 
-Explained in: chapters/07_efficient_attention, section "Hashing: look where the answer is likely".
+Explained in: chapters/07_efficient_attention_deeper, section "Hashing: look where the answer is
+likely".
 """
 
 import functools
@@ -73,7 +74,7 @@ def lsh_buckets(
     Cost: n · d · buckets FLOPs a round.
 
     Source: [andoni2015practical], in attention: [kitaev2020reformer]
-    Explained in: chapters/07_efficient_attention, section "Hashing: look where the answer is
+    Explained in: chapters/07_efficient_attention_deeper, section "Hashing: look where the answer is
     likely".
     """
     check_float("x", x, min_dims=2)
@@ -128,7 +129,7 @@ def collision_probability(angle: float, *, buckets: int = 2, rounds: int = 1) ->
         (0.5, 0.75)
 
     Source: [charikar2002similarity]
-    Explained in: chapters/07_efficient_attention, section "Hashing: look where the answer is
+    Explained in: chapters/07_efficient_attention_deeper, section "Hashing: look where the answer is
     likely".
     """
     check_number("angle", angle, 0, math.pi)
@@ -232,7 +233,7 @@ def attend_hashed(
         torch.Size([100, 4])
 
     Source: [kitaev2020reformer]
-    Explained in: chapters/07_efficient_attention, section "Hashing: look where the answer is
+    Explained in: chapters/07_efficient_attention_deeper, section "Hashing: look where the answer is
     likely".
     """
     check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
@@ -403,7 +404,7 @@ def hashed_mask(
                 [1, 0, 1, 0],
                 [1, 1, 1, 1]], dtype=torch.int32)
 
-    Explained in: chapters/07_efficient_attention, section "Hashing: look where the answer is
+    Explained in: chapters/07_efficient_attention_deeper, section "Hashing: look where the answer is
     likely".
     """
     check_attention(q, k, k)
@@ -473,7 +474,7 @@ def hash_recall(
         >>> hash_recall(x, x, chunk=60)
         1.0
 
-    Explained in: chapters/07_efficient_attention, section "Hashing: look where the answer is
+    Explained in: chapters/07_efficient_attention_deeper, section "Hashing: look where the answer is
     likely".
     """
     check_number("top", top, 1, whole=True)

@@ -4,7 +4,7 @@ Linformer mixes the keys, and the values, into a fixed number of rows by learned
 attention takes means of segments as landmarks and goes from queries to keys by way of them. Both
 look at all keys before the first query is answered, so neither can be causal.
 
-Explained in: chapters/07_efficient_attention, section "Few rows for many keys".
+Explained in: chapters/07_efficient_attention_deeper, section "Few rows for many keys".
 """
 
 import torch
@@ -64,7 +64,7 @@ def segment_means(
         (tensor([1.0000, 3.5000]), tensor([True, True]))
 
     Source: [xiong2021nystromformer]
-    Explained in: chapters/07_efficient_attention, section "Few rows for many keys".
+    Explained in: chapters/07_efficient_attention_deeper, section "Few rows for many keys".
     """
     check_float("x", x, min_dims=2)
     check_number("n_segments", n_segments, 1, whole=True)
@@ -109,7 +109,7 @@ def newton_inverse(a: Float[Tensor, "*B S T"], steps: int = 6) -> Float[Tensor, 
                 [0.0000, 0.2500]])
 
     Source: [xiong2021nystromformer]
-    Explained in: chapters/07_efficient_attention, section "Few rows for many keys".
+    Explained in: chapters/07_efficient_attention_deeper, section "Few rows for many keys".
     """
     check_float("a", a, min_dims=2)
     check_number("steps", steps, 0, whole=True)
@@ -171,7 +171,7 @@ def attend_nystrom(
     landmarks; s (n + m) numbers of memory.
 
     Source: [xiong2021nystromformer]
-    Explained in: chapters/07_efficient_attention, section "Few rows for many keys".
+    Explained in: chapters/07_efficient_attention_deeper, section "Few rows for many keys".
     """
     check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
     check_number("landmarks", landmarks, 1, whole=True)
@@ -221,7 +221,7 @@ class LinformerAttention(nn.Module):
         torch.Size([2, 50, 4])
 
     Source: [wang2020linformer]
-    Explained in: chapters/07_efficient_attention, section "Few rows for many keys".
+    Explained in: chapters/07_efficient_attention_deeper, section "Few rows for many keys".
     """
 
     def __init__(self, max_len: int, rank: int, *, shared: bool = False):
@@ -270,7 +270,7 @@ class LinformerAttention(nn.Module):
             ValueError: for a wrong shape, device or scale, more than ``max_len`` keys, or for
                 what is refused.
 
-        Explained in: chapters/07_efficient_attention, section "Few rows for many keys".
+        Explained in: chapters/07_efficient_attention_deeper, section "Few rows for many keys".
         """
         check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
         _refuse("LinformerAttention", mask, bias, causal, return_weights, return_lse)

@@ -5,7 +5,7 @@ the last segments were read, and lets the next segment look at them; the Compres
 pools what is too old for that instead of forgetting it. For a model that was trained without any
 memory, a cache of the first few and the last keys lets it read a stream without end.
 
-Explained in: chapters/07_efficient_attention, section "Memory across segments".
+Explained in: chapters/07_efficient_attention_deeper, section "Memory across segments".
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class SegmentState:
         mask: which rows may be seen, (B, 1, 1, C + M), True = allowed; None for all.
         seen: how many rows came before the next one.
 
-    Explained in: chapters/07_efficient_attention, section "Memory across segments".
+    Explained in: chapters/07_efficient_attention_deeper, section "Memory across segments".
     """
 
     rows: Float[Tensor, "B M D"]
@@ -114,7 +114,7 @@ class SegmentAttention(nn.Module):
         (6, 8)
 
     Source: [dai2019transformerxl], pooled: [rae2020compressive]
-    Explained in: chapters/07_efficient_attention, section "Memory across segments".
+    Explained in: chapters/07_efficient_attention_deeper, section "Memory across segments".
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class SegmentAttention(nn.Module):
             ValueError: for a shape that does not fit.
 
         Source: [rae2020compressive]
-        Explained in: chapters/07_efficient_attention, section "Memory across segments".
+        Explained in: chapters/07_efficient_attention_deeper, section "Memory across segments".
         """
         part = self.attention
         check_rows("x", x, part.q_proj.weight)
@@ -297,7 +297,7 @@ class SinkKVState(KVState):
         by a place for each that is dropped.
 
     Source: [xiao2024efficient]
-    Explained in: chapters/12_generation, section "Caches that do not grow".
+    Explained in: chapters/12_generation_deeper, section "Caches that do not grow".
     """
 
     window: int
@@ -376,7 +376,7 @@ class SinkCache:
         (4, 4, 16)
 
     Source: [xiao2024efficient]
-    Explained in: chapters/12_generation, section "Caches that do not grow".
+    Explained in: chapters/12_generation_deeper, section "Caches that do not grow".
     """
 
     window: int

@@ -8,7 +8,7 @@ A **layout** is a mask whose rows and columns are blocks of neighbouring positio
 this module can be one: ``strided_mask(16, stride=4)`` is the layout of 16 blocks, and
 :func:`expand_layout` makes the mask of positions of it.
 
-Explained in: chapters/07_efficient_attention, section "Few pairs, chosen beforehand".
+Explained in: chapters/07_efficient_attention_deeper, section "Few pairs, chosen beforehand".
 """
 
 import torch
@@ -82,7 +82,7 @@ def window_mask(
                 [1, 0, 1, 1]], dtype=torch.int32)
 
     Source: [beltagy2020longformer], sinks: [xiao2024efficient]
-    Explained in: chapters/07_efficient_attention, section "Few pairs, chosen beforehand".
+    Explained in: chapters/07_efficient_attention_deeper, section "Few pairs, chosen beforehand".
     """
     check_number("window", window, 1, whole=True)
     check_number("dilation", dilation, 1, whole=True)
@@ -131,7 +131,7 @@ def strided_mask(
         tensor([1, 0, 0, 1, 1, 1, 1], dtype=torch.int32)
 
     Source: [child2019generating]
-    Explained in: chapters/07_efficient_attention, section "Few pairs, chosen beforehand".
+    Explained in: chapters/07_efficient_attention_deeper, section "Few pairs, chosen beforehand".
     """
     check_number("stride", stride, 1, whole=True)
     check_choice("head", head, HEADS)
@@ -178,7 +178,7 @@ def fixed_mask(
         tensor([0, 0, 1, 0, 0, 1, 1], dtype=torch.int32)
 
     Source: [child2019generating]
-    Explained in: chapters/07_efficient_attention, section "Few pairs, chosen beforehand".
+    Explained in: chapters/07_efficient_attention_deeper, section "Few pairs, chosen beforehand".
     """
     check_number("stride", stride, 1, whole=True)
     check_number("summaries", summaries, 1, stride, whole=True)
@@ -230,7 +230,7 @@ def bigbird_layout(
                 [1, 0, 0, 1, 1]], dtype=torch.int32)
 
     Source: [zaheer2020big]
-    Explained in: chapters/07_efficient_attention, section "Few pairs, chosen beforehand".
+    Explained in: chapters/07_efficient_attention_deeper, section "Few pairs, chosen beforehand".
     """
     check_number("n_random", n_random, 0, whole=True)
     check_generator(generator)
@@ -278,7 +278,7 @@ def expand_layout(
                 [0, 0, 1, 0],
                 [0, 0, 1, 1]], dtype=torch.int32)
 
-    Explained in: chapters/07_efficient_attention, section "Few pairs, chosen beforehand".
+    Explained in: chapters/07_efficient_attention_deeper, section "Few pairs, chosen beforehand".
     """
     check_number("block", block, 1, whole=True)
     _check_mask("layout", layout)
@@ -318,7 +318,7 @@ def pairs(mask: Bool[Tensor, "*B N M"]) -> Int[Tensor, "*B N"]:
         >>> pairs(causal_mask(3, 5))
         tensor([3, 4, 5])
 
-    Explained in: chapters/07_efficient_attention, section "Few pairs, chosen beforehand".
+    Explained in: chapters/07_efficient_attention_deeper, section "Few pairs, chosen beforehand".
     """
     _check_mask("mask", mask, square=False)
     return mask.sum(-1)

@@ -4,7 +4,7 @@ exp(x · y) is the mean over Gaussian vectors w of φ_w(x) φ_w(y). Finitely man
 whose error falls as one over the root of their number. Cosines can estimate a small kernel by a
 negative number; exponentials cannot (Choromanski et al. 2021).
 
-Explained in: chapters/07_efficient_attention, section "A softmax by random features".
+Explained in: chapters/07_efficient_attention_deeper, section "A softmax by random features".
 """
 
 import math
@@ -85,7 +85,7 @@ def draw_projection(
         True
 
     Source: [choromanski2021rethinking], [yu2016orthogonal]
-    Explained in: chapters/07_efficient_attention, section "A softmax by random features".
+    Explained in: chapters/07_efficient_attention_deeper, section "A softmax by random features".
     """
     check_number("n_features", n_features, 1, 2**20, whole=True)
     check_number("d", d, 1, whole=True)
@@ -146,7 +146,7 @@ def fourier_features(
         tensor(1.)
 
     Source: [rahimi2007random]
-    Explained in: chapters/07_efficient_attention, section "A softmax by random features".
+    Explained in: chapters/07_efficient_attention_deeper, section "A softmax by random features".
     """
     check_choice("kernel", kernel, ("gaussian", "softmax"))
     _check_projection("x", x, projection)
@@ -178,7 +178,7 @@ def positive_features(
         tensor([0.5000, 0.5000, 0.5000, 0.5000])
 
     Source: [choromanski2021rethinking]
-    Explained in: chapters/07_efficient_attention, section "A softmax by random features".
+    Explained in: chapters/07_efficient_attention_deeper, section "A softmax by random features".
     """
     _check_projection("x", x, projection)
     phi, log = _positive(at_least_float32(x), at_least_float32(projection))
@@ -232,7 +232,7 @@ def kernel_variance(
         [0.0, 3.86]
 
     Source: [choromanski2021rethinking]
-    Explained in: chapters/07_efficient_attention, section "A softmax by random features".
+    Explained in: chapters/07_efficient_attention_deeper, section "A softmax by random features".
     """
     check_float("x", x, min_dims=1)
     check_float("y", y, min_dims=1)
@@ -307,7 +307,7 @@ def attend_features(
     Cost: 2 (n + m) r (d + d_v + 1) FLOPs; causal besides 2 n · chunk (r + d_v + 1).
 
     Source: [choromanski2021rethinking]
-    Explained in: chapters/07_efficient_attention, section "A softmax by random features".
+    Explained in: chapters/07_efficient_attention_deeper, section "A softmax by random features".
     """
     check_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
     drawn = {"n_features": n_features, "seed": seed, "orthogonal": orthogonal}

@@ -6,7 +6,7 @@ layers, with the short convolution that the delta rule usually has, at one rate.
 The log holds `copied[name][seed]`, the shares of letters that were predicted, for each of the
 `lengths`; and `parameters[name]`. Of two names the lower layer stands first.
 
-Explained in: chapters/09_hybrids, section "Copying".
+Explained in: chapters/09_hybrids_deeper, section "Copying".
 """
 
 from collections.abc import Sequence

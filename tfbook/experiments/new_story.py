@@ -17,7 +17,7 @@ The log holds what the log of `associative_recall` holds, by name: `recall`, `ra
 `curve` of the longer runs; and `learned`, for each longer run of Mamba-2, what is `left` of the
 state of each head and its `step`, in the mean over rows of each kind.
 
-Explained in: chapters/09_hybrids, section "Trained to forget".
+Explained in: chapters/09_hybrids_deeper, section "Trained to forget".
 """
 
 from collections.abc import Sequence

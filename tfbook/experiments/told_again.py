@@ -11,7 +11,7 @@ The log holds what the log of `associative_recall` holds, by name: `recall`, `ra
 `curve`, `numbers` and `parameters`; the numbers of pairs told are `writes`; `long` holds `recall`
 and `curve` of the longer runs.
 
-Explained in: chapters/09_hybrids, section "What recall does not show".
+Explained in: chapters/09_hybrids_deeper, section "What recall does not show".
 """
 
 from collections.abc import Sequence

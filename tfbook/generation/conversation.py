@@ -1,6 +1,6 @@
 """Talking with a chat model: the history, its template, and answers that come as they are written.
 
-Explained in: chapters/12_generation, section "Talking to a chat model".
+Explained in: chapters/12_generation_deeper, section "Talking to a chat model".
 """
 
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ class Conversation:
         ValueError: if the model knows no conversations, or a number is out of range.
 
     Source: [allal2025smollm2]
-    Explained in: chapters/12_generation, section "Talking to a chat model".
+    Explained in: chapters/12_generation_deeper, section "Talking to a chat model".
     """
 
     def __init__(
@@ -130,7 +130,7 @@ def converse(
         ask: returns what the user says next, such as ``input``; EOFError ends the conversation.
         write: takes a piece of text.
 
-    Explained in: chapters/12_generation, section "Talking to a chat model".
+    Explained in: chapters/12_generation_deeper, section "Talking to a chat model".
     """
     while True:
         try:

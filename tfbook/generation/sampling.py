@@ -414,7 +414,7 @@ def log_prob_of(logits: Float[Tensor, "*B V"], ids: Int[Tensor, "*B"]) -> Float[
         >>> log_prob_of(torch.tensor([[1.0, 3.0]]).log(), torch.tensor([0])).exp()
         tensor([0.2500])
 
-    Explained in: chapters/12_generation, section "How surprised is the model?".
+    Explained in: chapters/12_generation_deeper, section "How surprised is the model?".
     """
     check_float("logits", logits, min_dims=1)
     check_tensor("ids", ids)

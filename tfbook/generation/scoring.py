@@ -1,6 +1,6 @@
 """What a model makes of a text: the log-probability of each token, and perplexity.
 
-Explained in: chapters/12_generation, section "How surprised is the model?".
+Explained in: chapters/12_generation_deeper, section "How surprised is the model?".
 """
 
 import math
@@ -69,7 +69,7 @@ def score(
         >>> score(fair, [0, 1, 1]).exp()
         tensor([[0.5000, 0.5000]])
 
-    Explained in: chapters/12_generation, section "How surprised is the model?".
+    Explained in: chapters/12_generation_deeper, section "How surprised is the model?".
     """
     sequences = read_prompts(tokens, name="tokens", shortest=2)
     check_model(model)
@@ -134,7 +134,7 @@ def perplexity(
         >>> round(perplexity(TableModel(torch.zeros(5, 5)), [0, 3, 1, 4]), 4)
         5.0
 
-    Explained in: chapters/12_generation, section "How surprised is the model?".
+    Explained in: chapters/12_generation_deeper, section "How surprised is the model?".
     """
     sequences = read_prompts(tokens, name="tokens", shortest=2)
     scores = score(model, sequences, context=context, stride=stride).double()

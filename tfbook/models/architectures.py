@@ -321,7 +321,7 @@ class DecoderOnly(_Model):
             TypeError: if batch is not an integer, or the cache cannot make states.
             ValueError: if batch is below 1.
 
-        Explained in: chapters/12_generation, section "Caches that do not grow".
+        Explained in: chapters/12_generation_deeper, section "Caches that do not grow".
         """
         return ModelState(self.stack.empty_state(batch, cache=cache))
 

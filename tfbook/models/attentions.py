@@ -126,7 +126,7 @@ class Segments(_Around, Spec):
         [640, 6400]
 
     Source: [dai2019transformerxl], pooled: [rae2020compressive]
-    Explained in: chapters/07_efficient_attention, section "Memory across segments".
+    Explained in: chapters/07_efficient_attention_deeper, section "Memory across segments".
     """
 
     attention: Attention

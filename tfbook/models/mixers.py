@@ -342,7 +342,7 @@ class RWKV(Spec):
         256
 
     Source: [peng2023rwkv]
-    Explained in: chapters/09_hybrids, section "RWKV: a mean that fades".
+    Explained in: chapters/09_hybrids_deeper, section "RWKV: a mean that fades".
     """
 
     d_inner: int | None = None
@@ -390,7 +390,7 @@ class RWKVChannels(Spec):
         d_ff: size of the inner layer; 4 · d_model when omitted.
 
     Source: [peng2023rwkv]
-    Explained in: chapters/09_hybrids, section "RWKV: a mean that fades".
+    Explained in: chapters/09_hybrids_deeper, section "RWKV: a mean that fades".
     """
 
     d_ff: int | None = None

@@ -239,7 +239,7 @@ class LinearBias(InAttention):
     """A fixed slope on the distance for each head, see :class:`tfbook.positions.ALiBi`.
 
     Source: [press2022train]
-    Explained in: chapters/04_positions, section "ALiBi".
+    Explained in: chapters/04_positions, section "ALiBi: a fixed cost for each position back".
     """
 
     def place(self, site: Site, heads: Heads) -> object:

@@ -302,7 +302,7 @@ class ConcatenatedPositions(nn.Module):
         TypeError: for a wrong type.
         ValueError: if a size is out of range.
 
-    Explained in: chapters/04_positions, section "Adding and concatenating".
+    Explained in: chapters/04_positions_deeper, section "Adding and concatenating".
     """
 
     def __init__(self, d_model: int, d_position: int, base: float = 10000.0) -> None:

@@ -49,7 +49,7 @@ def sinusoidal_encoding_2d(
         ValueError: if a size is negative, or d_model is no multiple of 4.
 
     Source: [vaswani2017attention]
-    Explained in: chapters/04_positions, section "Two dimensions".
+    Explained in: chapters/04_positions_deeper, section "Two dimensions".
     """
     check_number("rows", rows, 0, whole=True)
     check_number("cols", cols, 0, whole=True)
@@ -88,7 +88,7 @@ def interpolate_grid(
         ValueError: for an empty grid or an unknown mode.
 
     Source: [dosovitskiy2021image]
-    Explained in: chapters/04_positions, section "Two dimensions".
+    Explained in: chapters/04_positions_deeper, section "Two dimensions".
     """
     check_float("weight", weight, min_dims=3)
     check_number("rows", rows, 1, whole=True)
@@ -118,7 +118,7 @@ class SinusoidalPositions2d(nn.Module):
         ValueError: if a size is out of range.
 
     Source: [vaswani2017attention]
-    Explained in: chapters/04_positions, section "Two dimensions".
+    Explained in: chapters/04_positions_deeper, section "Two dimensions".
     """
 
     def __init__(self, rows: int, cols: int, d_model: int, base: float = 10000.0) -> None:
@@ -165,7 +165,7 @@ class LearnedPositions2d(nn.Module):
         ValueError: if a size is below 1.
 
     Source: [dosovitskiy2021image]
-    Explained in: chapters/04_positions, section "Two dimensions".
+    Explained in: chapters/04_positions_deeper, section "Two dimensions".
     """
 
     def __init__(self, rows: int, cols: int, d_model: int) -> None:

@@ -25,7 +25,7 @@ __all__ = [
 class AddedPosition(Protocol):
     """Puts positions into the embeddings, once, before the first layer.
 
-    Explained in: chapters/04_positions, section "Adding and concatenating".
+    Explained in: chapters/04_positions_deeper, section "Adding and concatenating".
     """
 
     def __call__(

@@ -106,7 +106,7 @@ def alibi_slopes(n_heads: int) -> tuple[float, ...]:
         (0.25, 0.0625, 0.015625, 0.00390625)
 
     Source: [press2022train]
-    Explained in: chapters/04_positions, section "ALiBi".
+    Explained in: chapters/04_positions, section "ALiBi: a fixed cost for each position back".
     """
     check_number("n_heads", n_heads, 1, 2**16, whole=True)
     power = 2 ** (n_heads.bit_length() - 1)  # the largest power of two up to n_heads
@@ -315,7 +315,7 @@ class ALiBi(nn.Module):
         ValueError: if it is below 1.
 
     Source: [press2022train]
-    Explained in: chapters/04_positions, section "ALiBi".
+    Explained in: chapters/04_positions, section "ALiBi: a fixed cost for each position back".
     """
 
     scaled: ClassVar[bool] = True

@@ -230,7 +230,7 @@ class Pretrained:
             TypeError: if messages is no list of such dictionaries.
             ValueError: if there is none, a role is unknown or the model knows no conversations.
 
-        Explained in: chapters/12_generation, section "Talking to a chat model".
+        Explained in: chapters/12_generation_deeper, section "Talking to a chat model".
         """
         turns = self._turns(messages)
         text = "".join(f"{BEGIN}{role}\n{content}{END}\n" for role, content in turns)
@@ -255,7 +255,7 @@ class Pretrained:
             TypeError: as :meth:`chat`.
             ValueError: as :meth:`chat`, and for a lone surrogate.
 
-        Explained in: chapters/12_generation, section "Talking to a chat model".
+        Explained in: chapters/12_generation_deeper, section "Talking to a chat model".
         """
         ids, (begin, end) = [], map(self._tokenizer().token_to_id, (BEGIN, END))
         for role, content in self._turns(messages):

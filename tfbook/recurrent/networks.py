@@ -50,7 +50,7 @@ def unroll(
     Cost: N steps that have to wait for one another.
 
     Source: truncation is from [williams1990efficient].
-    Explained in: chapters/01_motivation, section "Backpropagation through time".
+    Explained in: chapters/01_motivation_deeper, section "Backpropagation through time".
     """
     check_sequence(cell, x)
     state = cell.initial_state(x) if state is None else cell.check_state(state, x)

@@ -4,7 +4,7 @@ RWKV stands for receptance weighted key value: what each token writes is its val
 exponential of its key, and what it reads passes a gate, the receptance. There are no queries and
 nothing is compared with anything; that is why sums of one number for each channel are enough.
 
-Explained in: chapters/09_hybrids, section "RWKV: a mean that fades".
+Explained in: chapters/09_hybrids_deeper, section "RWKV: a mean that fades".
 """
 
 import math
@@ -40,7 +40,7 @@ class ShiftState(FixedState):
     Attributes:
         row: the last row that was read, (B, d_model), 0 before the first.
 
-    Explained in: chapters/09_hybrids, section "RWKV: a mean that fades".
+    Explained in: chapters/09_hybrids_deeper, section "RWKV: a mean that fades".
     """
 
     row: Float[Tensor, "B D"]
@@ -55,7 +55,7 @@ class WKVState(ShiftState):
         sums: the numerator, the denominator and the exponent m of each channel, (B, 3, c); the
             sums themselves are exp(m) times the first two. In float32 at least.
 
-    Explained in: chapters/09_hybrids, section "RWKV: a mean that fades".
+    Explained in: chapters/09_hybrids_deeper, section "RWKV: a mean that fades".
     """
 
     sums: Float[Tensor, "B 3 C"]
@@ -94,7 +94,7 @@ def wkv_parallel(
     Cost: n² c numbers of memory.
 
     Source: [peng2023rwkv]
-    Explained in: chapters/09_hybrids, section "RWKV: a mean that fades".
+    Explained in: chapters/09_hybrids_deeper, section "RWKV: a mean that fades".
     """
     k, v, decay, first, _, dtype = _prepare(k, v, decay, first, None)
     if not k.shape[-2]:
@@ -143,7 +143,7 @@ def wkv_recurrent(
     Cost: 3 c numbers of state whatever n is, one token after another.
 
     Source: [peng2023rwkv]
-    Explained in: chapters/09_hybrids, section "RWKV: a mean that fades".
+    Explained in: chapters/09_hybrids_deeper, section "RWKV: a mean that fades".
     """
     k, v, decay, first, state, dtype = _prepare(k, v, decay, first, state)
     found = []
@@ -190,7 +190,7 @@ def wkv_scan(
     Cost: 3 n c numbers for each pass, where there is a backward pass.
 
     Source: [peng2023rwkv]; the passes: [hillis1986data]
-    Explained in: chapters/09_hybrids, section "RWKV: a mean that fades".
+    Explained in: chapters/09_hybrids_deeper, section "RWKV: a mean that fades".
     """
     k, v, decay, first, state, dtype = _prepare(k, v, decay, first, state)
     y, sums = _scan(k, v, decay, first, state)
@@ -321,7 +321,7 @@ class TimeMix(_Shifting):
         (True, 128)
 
     Source: [peng2023rwkv]
-    Explained in: chapters/09_hybrids, section "RWKV: a mean that fades".
+    Explained in: chapters/09_hybrids_deeper, section "RWKV: a mean that fades".
     """
 
     kind = WKVState
@@ -393,7 +393,7 @@ class ChannelMix(_Shifting):
         (torch.Size([1, 6, 8]), torch.Size([1, 8]))
 
     Source: [peng2023rwkv]
-    Explained in: chapters/09_hybrids, section "RWKV: a mean that fades".
+    Explained in: chapters/09_hybrids_deeper, section "RWKV: a mean that fades".
     """
 
     def __init__(self, d_model: int, d_ff: int | None = None):

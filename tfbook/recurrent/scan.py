@@ -3,7 +3,7 @@
 Two steps of it, one after the other, are a step of the same kind. So steps can be grouped as one
 likes, and what looks as if it had to be done in order can be done in about log₂ n rounds.
 
-Explained in: chapters/09_hybrids, section "A recurrence as a tree".
+Explained in: chapters/09_hybrids_deeper, section "A recurrence as a tree".
 """
 
 from collections.abc import Callable, Sequence
@@ -52,7 +52,7 @@ def combine_steps(first: Step, second: Step) -> Step:
         (tensor(1.), tensor(1.5000))
 
     Source: [blelloch1990prefix]
-    Explained in: chapters/09_hybrids, section "A recurrence as a tree".
+    Explained in: chapters/09_hybrids_deeper, section "A recurrence as a tree".
     """
     for name, step in (("first", first), ("second", second)):
         if not (isinstance(step, tuple | list) and len(step) == 2):
@@ -92,7 +92,7 @@ def scan_sequential(
     Cost: n multiplications and n additions for each number, in n steps.
 
     Source: [martin2018parallelizing]
-    Explained in: chapters/09_hybrids, section "A recurrence as a tree".
+    Explained in: chapters/09_hybrids_deeper, section "A recurrence as a tree".
     """
     return _finish(b, *_prepare(a, b, state), _Scan.apply)
 
@@ -112,7 +112,7 @@ def scan_hillis_steele(
     Cost: about n log₂ n combinations, in ⌈log₂ n⌉ steps.
 
     Source: [hillis1986data]
-    Explained in: chapters/09_hybrids, section "A recurrence as a tree".
+    Explained in: chapters/09_hybrids_deeper, section "A recurrence as a tree".
     """
     return _finish(b, *_prepare(a, b, state), _hillis_steele)
 
@@ -133,7 +133,7 @@ def scan_blelloch(
     Cost: less than 2n combinations, in about 2 log₂ n steps.
 
     Source: [blelloch1990prefix]
-    Explained in: chapters/09_hybrids, section "A recurrence as a tree".
+    Explained in: chapters/09_hybrids_deeper, section "A recurrence as a tree".
     """
     return _finish(b, *_prepare(a, b, state), _blelloch)
 
@@ -159,7 +159,7 @@ def scan_chunked(
 
     Cost: 3n + n / chunk multiplications and additions, in chunk + n / chunk + 1 steps.
 
-    Explained in: chapters/09_hybrids, section "A recurrence as a tree".
+    Explained in: chapters/09_hybrids_deeper, section "A recurrence as a tree".
     """
     check_number("chunk", chunk, 1, whole=True)
     return _finish(
@@ -183,7 +183,7 @@ class ScanTree(NamedTuple):
         levels: pairs (i, j) with i < j: what place i has is put before what place j has. The pairs
             of a level do not need each other.
 
-    Explained in: chapters/09_hybrids, section "A recurrence as a tree".
+    Explained in: chapters/09_hybrids_deeper, section "A recurrence as a tree".
     """
 
     n: int
@@ -237,7 +237,7 @@ def scan_tree(n: int, form: str = "blelloch") -> ScanTree:
         [1023, 9217, 2036]
 
     Source: [hillis1986data], [blelloch1990prefix]
-    Explained in: chapters/09_hybrids, section "A recurrence as a tree".
+    Explained in: chapters/09_hybrids_deeper, section "A recurrence as a tree".
     """
     check_number("n", n, 0, 2**16, whole=True)
     check_choice("form", form, ("sequential", "hillis_steele", "blelloch"))

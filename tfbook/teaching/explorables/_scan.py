@@ -53,7 +53,7 @@ def scan_tree(
         ValueError: if it is out of range.
 
     Source: [hillis1986data], [blelloch1990prefix], [martin2018parallelizing].
-    Explained in: chapters/09_hybrids, section "A recurrence as a tree".
+    Explained in: chapters/09_hybrids_deeper, section "A recurrence as a tree".
     """
     a, b = vector("a", 16, -2, 2)(a), vector("b", 16, -10, 10)(b)
     checks = {

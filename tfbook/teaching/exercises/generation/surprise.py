@@ -214,7 +214,7 @@ WINDOWED_PERPLEXITY = Exercise(
     name="windowed-perplexity",
     title="Perplexity of a long text",
     level=3,
-    section='chapters/12_generation, section "How surprised is the model?"',
+    section='chapters/12_generation_deeper, section "How surprised is the model?"',
     stub=perplexity,
     properties=(
         _perplexity_windows, _perplexity_short, _perplexity_strides, _perplexity_uniform,

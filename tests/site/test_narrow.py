@@ -44,6 +44,10 @@ SMALLEST = """(figure) => {
   };
   return found.map(size).reduce((a, b) => (b[0] < a[0] ? b : a), [99, '']);
 }"""
+# Code and outputs that stand open and are cut at the right edge: their first line, and by how much.
+CUT = """() => [...document.querySelectorAll('#main-content pre')]
+  .filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1)
+  .map((e) => [e.textContent.trim().split('\\n')[0], e.scrollWidth - e.clientWidth])"""
 MARKED = "() => document.querySelectorAll('#main-content [data-scrolls]').length"
 
 
@@ -105,6 +109,38 @@ def test_a_road_on_a_narrow_screen(open_page, server, name):
     for each in pictures:
         pixels = sizes[each["name"]] / 72 * 100 * each["shown"] / each["drawn"]
         assert pixels >= 9.95 and each["inside"] and each["fits"], (each, pixels)
+
+
+def test_open_code_of_roads_is_seen_whole_beside_the_lists_of_pages(open_page, server):
+    page = open_page(width=1280, height=900)
+    cut = {}
+    for name in ROADS:
+        page.goto(f"{server}/chapters/{name}.html")
+        page.wait_for_load_state("load")
+        if found := page.evaluate(CUT):
+            cut[name] = found
+    page.leave()
+    assert cut == {}
+
+
+# Exercises whose answer a card asks for: what lies between the two boxes, and around the card.
+JOINED = """() => [...document.querySelectorAll('div.exercise.admonition + .cell .tfx-question')]
+  .filter((e) => !e.closest('.cell').querySelector('.cell_input'))
+  .map((e) => {
+    const [cell, card] = [e.closest('.cell'), getComputedStyle(e)];
+    const above = cell.previousElementSibling.getBoundingClientRect();
+    return [cell.getBoundingClientRect().top - above.bottom, parseFloat(card.borderTopWidth)];
+  })"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_an_exercise_and_the_card_that_asks_it_are_one_box(open_page, server, width):
+    page = open_page(width=width, height=900)
+    page.goto(f"{server}/chapters/07_efficient_attention.html")
+    settled(page)
+    found = page.evaluate(JOINED)
+    page.leave()
+    assert len(found) >= 2 and all(abs(gap) < 0.6 and rim == 0 for gap, rim in found), found
 
 
 @pytest.mark.parametrize("name", ROADS)

@@ -151,7 +151,7 @@ def scores_with_cache(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute rotary scores of new tokens against all tokens so far.
 
-    q: (n, d), queries of the n newest tokens, not turned yet; d even. k: (n, d), their keys.
+    q: (n, d), queries of the n newest tokens, not turned; d even. k: (n, d), their keys.
     kept: (t, d), the turned keys of the t tokens before them; t may be 0.
     Returns: the scores (n, t + n), and the turned keys to keep, (t + n, d).
     """

@@ -45,7 +45,7 @@ def attention_walk(
         TypeError: if an argument is of another kind.
         ValueError: if shapes do not fit, or something is too large.
 
-    Explained in: chapters/02_attention, section "One query: compare, share, average".
+    Explained in: chapters/02_attention_deeper, section "One query through three matrices".
     """
     if isinstance(tokens, str) or not isinstance(tokens, Sequence):
         raise TypeError(f"tokens must be a list of strings, got {type(tokens).__name__}")

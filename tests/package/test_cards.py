@@ -89,6 +89,7 @@ BUILT = {
     "hybrid_controls": lambda m: count(*map(m.model_of, m.CONTROLS)),
     "hybrid_share": lambda m: count(*(m.Recaller(m.mixers_of(n)) for n in m.HYBRIDS)),
     "in_context": lambda m: count(m.Regressor()),
+    "inside_mamba": lambda m: count(*map(m.Network, ("Mamba-2", "linear attention"))),
     "induction_birth": lambda m: count(*map(m.model_of, m.MODELS)),
     "ingredients": lambda m: count(m.begin(0)),
     "inside_the_loop": lambda m: count(m.begin(0)),

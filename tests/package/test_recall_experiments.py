@@ -21,6 +21,7 @@ from tfbook.recurrent import DeltaMixer, Mamba2Mixer
 RECALL, SHARE, COPYING = map(experiments.log, ("associative_recall", "hybrid_share", "copying"))
 AGAIN_RECALL, TWO = map(experiments.log, ("recall_again", "two_tokens"))
 RULES, CONTROLS = map(experiments.log, ("update_rules", "hybrid_controls"))
+INSIDE = experiments.log("inside_mamba")
 SIZES, STORY, AGAIN = map(experiments.log, ("state_sizes", "new_story", "told_again"))
 
 
@@ -303,6 +304,15 @@ def test_controls_of_the_rules_change_what_their_names_say():
         assert all(len(run) == len(RULES["counts"]) + 2 for run in RULES["controls"][name])
         numbers = changed.get("side", update_rules.SIDE) ** 2
         assert (f"{numbers:,} numbers" in name) == ("side" in changed)
+
+
+def test_inside_mamba_trains_the_networks_of_the_rules():
+    """The same means as there; the mark is written less than a fact would be at its step."""
+    for seed, run in enumerate(INSIDE["inside"][:2]):
+        keep, step = RULES["decay"]["Mamba-2"][seed], RULES["write"]["Mamba-2"][seed]
+        assert abs(run["mark"]["keep"] - keep[1]) < 1e-3 > abs(run["mark"]["step"] - step[1])
+    assert all(run["mark"]["value"] < 0.05 * run["fact"]["value"] for run in INSIDE["inside"])
+    assert max(run[3] for run in INSIDE["alone"]) < 0.8
 
 
 def test_without_a_slope_the_distance_makes_no_difference():

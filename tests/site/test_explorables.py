@@ -2447,10 +2447,15 @@ def check_language_deeper(page):
 def check_costs(page):
     from tests.site import test_cost_explorables as figures  # it lays out its pages as this file
 
-    figures.check_calculator(page.locator('[data-module="cost_calculator"]'))
     figures.check_roofline(page.locator('[data-module="roofline"]'), "H100 SXM", rows=8)
     budget = page.locator('[data-module="compute_budget"]')
     figures.check_budget(budget, compute=1e21, parameters=1e9, law=costs.BESIROGLU)
+
+
+def check_second_reading_of_costs(page):
+    from tests.site import test_cost_explorables as figures
+
+    figures.check_calculator(page.locator('[data-module="cost_calculator"]'))
 
 
 def check_efficient(page):
@@ -2534,6 +2539,7 @@ CHAPTERS = {
     "04_positions": check_chapter_of_positions,
     "05_architecture": check_architecture,
     "06_complexity": check_costs,
+    "06_complexity_deeper": check_second_reading_of_costs,
     "07_efficient_attention": check_efficient,
     "08_architectural_variants": check_variants,
     "09_hybrids": check_hybrids,

@@ -39,7 +39,7 @@ RATE = 1e-6  # so small that the model stays what it is
 SMOKE = {"length": 4, "rounds": 1, "steps": 1, "measuring": 0.05}
 CARD = {
     "model": "SmolLM2-135M as it is, 134,515,008 parameters in float32",
-    "data": "a text of {length:,} tokens: read in one pass, one token written behind it, "
+    "data": "a text of {length:,} tokens: read in one pass, one token written after it, "
     "one step of training",
     "steps": "nothing is trained beyond that; the fastest of up to {rounds} passes and of {steps} "
     "steps, in processor time",

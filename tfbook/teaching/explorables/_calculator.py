@@ -66,7 +66,7 @@ def cost_calculator(
         ValueError: if it is out of range.
 
     Source: [kaplan2020scaling], [pope2023efficiently], [rajbhandari2020zero].
-    Explained in: chapters/06_complexity, section "The same for other models".
+    Explained in: chapters/06_complexity_deeper, section "Sizes of other models".
     """
     checks = {
         "preset": one_of("preset", *PRESETS),

@@ -21,8 +21,8 @@ CARD = {
     "model": "SmolLM2-135M as it is, 134,515,008 parameters",
     "data": "{texts} texts of {n} tokens at each of 2 distances",
     "steps": "nothing is trained",
-    "batch": None,
-    "rate": None,
+    "batch": "",
+    "rate": "",
 }
 FETCH = range(17, 25)
 # Which layers of SmolLM2 see all pairs.

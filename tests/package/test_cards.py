@@ -115,6 +115,7 @@ BUILT = {
     "longer_models": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),
     "one_pass": lambda m: count(pretrained.load("smollm2-135m").model),
     "read_write_learn": lambda m: count(pretrained.load("smollm2-135m").model),
+    "fetching_layers": lambda m: count(pretrained.load("smollm2-135m").model),
     "few_bits": lambda m: count(pretrained.load("smollm2-135m").model),
     "calibrated_bits": lambda m: count(pretrained.load("smollm2-135m").model),
     "many_at_once": lambda m: count(pretrained.load("smollm2-135m").model),

@@ -110,8 +110,10 @@ def read(language, batch: Tensor, own: Tensor, asked: int) -> tuple[int, float]:
 
 
 @torch.no_grad()
-def finished(plans: Sequence[str], n: int, distances: Sequence[int], texts: int) -> dict:
-    """Read all texts with each plan."""
+def finished(
+    plans: dict[str, Sequence[int]], n: int, distances: Sequence[int], texts: int
+) -> dict:
+    """Read all texts with each plan: a name, and the layers that see all pairs."""
     language = pretrained.load("smollm2-135m")
     batches, own = [], torch.arange(texts) % len(COLOURS)
     for i, distance in enumerate(distances):
@@ -124,8 +126,7 @@ def finished(plans: Sequence[str], n: int, distances: Sequence[int], texts: int)
     everything = masked(causal_mask(n))
     near = masked(window_mask(n, window=min(63, n // 2), sinks=1, causal=True))
     found = {}
-    for plan in plans:
-        full = PLANS[plan]
+    for plan, full in plans.items():
         use(language.model.stack, [everything if i in full else near for i in range(DEPTH)])
         parts = [
             [read(language, *part, asked) for part in zip(b.split(4), own.split(4), strict=True)]
@@ -188,7 +189,8 @@ def run(
         "n": n, "distances": list(distances), "texts": texts, "pairs": list(pairs),
         "seeds": list(seeds), "steps": steps, "longer": longer, "rate": rate, "bins": list(BINS),
     }  # fmt: skip
-    log: dict = {"settings": settings, "finished": finished(plans, n, distances, texts)}
+    chosen = {plan: PLANS[plan] for plan in plans}
+    log: dict = {"settings": settings, "finished": finished(chosen, n, distances, texts)}
     log |= {"trained": {}, "exchanged": {}}
     log["parameters"] = sum(
         w.numel() for w in Recaller([MIXERS["attention"]] * LAYERS).parameters()

@@ -1,4 +1,4 @@
-"""The exercises of chapter 17 on sharing: a network on many devices, and places in a batch."""
+"""The exercises of chapter 17 on sharing: a network on many devices, and slots in a batch."""
 
 from typing import Any
 
@@ -155,40 +155,40 @@ def _ends_tensor(schedule: Any, lengths: list[int], slots: int) -> torch.Tensor:
 
 
 def _ends_refilled(schedule: Any) -> None:
-    """A place that becomes free is taken in the next step."""
+    """A slot that becomes free is taken in the next step."""
     lengths, slots = [3, 6, 2, 4, 1, 5], 2
     wanted = torch.tensor(_ends(lengths, slots), dtype=torch.float32)
 
     def floats(values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float32)
 
-    expect(_ends_tensor(schedule, lengths, slots), wanted, "Follow the two places step by step.",
+    expect(_ends_tensor(schedule, lengths, slots), wanted, "Follow the two slots step by step.",
            mistakes={
         "The next requests begin only when all of a batch have ended: that is a batch that is "
         "filled once.": (floats(_static(lengths, slots)),
                          floats(_static(lengths, slots, all_end=True))),
         "The steps are counted from 0. The first token comes in step 1.": wanted - 1,
-        "One step too late after the first: the place is free in the step after the last token, "
+        "One step too late after the first: the slot is free in the step after the last token, "
         "not one step later.": floats(_ends(lengths, slots, late=1)),
         "The shortest request is taken first. Whoever came first is.":
             floats(_ends(lengths, slots, order="shortest")),
         "The last that came is taken first.": floats(_ends(lengths, slots, order="last")),
-        "All requests run at once here: there are only two places.": floats(lengths),
-        "They run one after another here: there are two places.":
+        "All requests run at once here: there are only two slots.": floats(lengths),
+        "They run one after another here: there are two slots.":
             floats(_ends(lengths, 1)),
     }, what="The list of steps")  # fmt: skip
 
 
 def _ends_room(schedule: Any) -> None:
-    """With a place for everyone, a request ends after as many steps as it has tokens."""
+    """With a slot for everyone, a request ends after as many steps as it has tokens."""
     lengths = [4, 1, 7]
     for slots in (3, 8):
         expect(_ends_tensor(schedule, lengths, slots), torch.tensor([4.0, 1.0, 7.0]),
-               f"Nobody has to wait among {slots} places.", what="The list of steps")  # fmt: skip
+               f"Nobody has to wait among {slots} slots.", what="The list of steps")  # fmt: skip
 
 
 def _ends_one(schedule: Any) -> None:
-    """With one place, the steps add up."""
+    """With one slot, the steps add up."""
     expect(_ends_tensor(schedule, [2, 3, 1], 1), torch.tensor([2.0, 5.0, 6.0]),
            "One after another.", what="The list of steps")  # fmt: skip
 
@@ -201,8 +201,8 @@ CONTINUOUS_ENDS = Exercise(
     stub=continuous_ends,
     properties=(_ends_refilled, _ends_room, _ends_one),
     hints=(
-        "You need not go step by step. What does the next request have to know about each place?",
-        "Keep one number a place: after which step it is free. At the beginning that is 0.",
+        "You need not go step by step. What does the next request have to know about each slot?",
+        "Keep one number a slot: after which step it is free. At the beginning that is 0.",
         "The next request takes the smallest of these numbers, `min(free)`. What becomes of it?",
     ),
 )

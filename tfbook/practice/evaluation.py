@@ -1,6 +1,6 @@
 """Numbers that one can stand by: pass@k without bias, intervals, and tests that were seen before.
 
-Explained in: chapters/18_practice, section "Is the difference real?".
+Explained in: chapters/18_practice, section "A ruler for every change".
 """
 
 import math
@@ -32,7 +32,7 @@ class Interval(NamedTuple):
         low: the lower end.
         high: the upper end.
 
-    Explained in: chapters/18_practice, section "Is the difference real?".
+    Explained in: chapters/18_practice_deeper, section "How sure is one share?".
     """
 
     value: float
@@ -49,7 +49,7 @@ class Copied(NamedTuple):
         start: its first word in the test text, from 0.
         words: how many words it is long.
 
-    Explained in: chapters/18_practice, section "Is the difference real?".
+    Explained in: chapters/18_practice, section "A test that leaks".
     """
 
     test: int
@@ -81,7 +81,7 @@ def pass_at_k(n: int, right: int, k: int) -> float:
         0.8333
 
     Source: [chen2021evaluating]
-    Explained in: chapters/18_practice, section "Is the difference real?".
+    Explained in: chapters/18_practice_deeper, section "One sample, and many".
     """
     check_number("n", n, 1, 10**6, whole=True)
     check_number("right", right, 0, n, whole=True)
@@ -112,7 +112,7 @@ def wilson_interval(right: int, n: int, *, confidence: float = 0.95) -> Interval
         [0.0, 0.0, 0.161]
 
     Source: [wilson1927probable]
-    Explained in: chapters/18_practice, section "Is the difference real?".
+    Explained in: chapters/18_practice_deeper, section "How sure is one share?".
     """
     check_number("n", n, 1, 10**15, whole=True)
     check_number("right", right, 0, n, whole=True)
@@ -151,7 +151,7 @@ def bootstrap_interval(
     Cost: ``draws`` times the statistic.
 
     Source: [efron1979bootstrap]
-    Explained in: chapters/18_practice, section "Is the difference real?".
+    Explained in: chapters/18_practice, section "A ruler for every change".
     """
     values = _numbers("values", values)
     check_callable("statistic", statistic)
@@ -189,7 +189,7 @@ def paired_interval(
         ValueError: for lists of different lengths, or as :func:`bootstrap_interval`.
 
     Source: [efron1979bootstrap]
-    Explained in: chapters/18_practice, section "Is the difference real?".
+    Explained in: chapters/18_practice, section "A ruler for every change".
     """
     one, other = _numbers("one", one), _numbers("other", other)
     if len(one) != len(other):
@@ -223,7 +223,7 @@ def find_copies(test: Sequence[str], train: Sequence[str], *, n: int = 13) -> li
         [Copied(test=0, train=1, start=1, words=4)]
 
     Source: [brown2020language]
-    Explained in: chapters/18_practice, section "Is the difference real?".
+    Explained in: chapters/18_practice, section "A test that leaks".
     """
     check_number("n", n, 1, 10**6, whole=True)
     known = {}

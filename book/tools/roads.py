@@ -49,7 +49,8 @@ LIMITS = {
 }
 CODE_LINES = 20
 DEEPER_WORDS = 8_000  # of a section with all that stands below its heading
-WORDS_A_MINUTE, LINES_A_MINUTE, TIME_TOLERANCE = 200, 10, 0.2
+# Half the pace at which adults read a text without formulas: readers stop, go back and work it out.
+WORDS_A_MINUTE, LINES_A_MINUTE, TIME_TOLERANCE = 125, 7, 0.2
 QUESTIONS = ("quiz", "predict", "explain")  # which are no figures with controls
 # How the text of an exercise begins: *By hand.* …
 KINDS = {

@@ -107,16 +107,16 @@ def test_quarrels_are_found_but_where_they_belong():
 
 def test_reading_takes_as_long_as_the_box_says():
     prose, code = f"<p>{'word ' * 1000}</p>", cell("\n".join(["x"] * 20), "w " * 200)
-    assert roads.measure(article(prose, code)).minutes == 1000 / 200 + 200 / 200 + 20 / 10
+    assert roads.measure(article(prose, code)).minutes == 1000 / 125 + 200 / 125 + 20 / 7
 
     def times(box):
         return [f for f in roads.faults(roads.measure(article(prose, code, box))) if "reading" in f]
 
-    assert times("<p><b>Reading time:</b> about 8 minutes; running time: 30 seconds.</p>") == []
-    assert times("<p>Reading time: 10 minutes</p>") == [
-        "promises 10 minutes of reading, and takes 8"
+    assert times("<p><b>Reading time:</b> about 12 minutes; running time: 30 seconds.</p>") == []
+    assert times("<p>Reading time: 9 minutes</p>") == [
+        "promises 9 minutes of reading, and takes 12"
     ]
-    assert times("") == ["its box names no reading time; it is 8 minutes"]
+    assert times("") == ["its box names no reading time; it is 12 minutes"]
 
 
 GOOD = roads.Page(

@@ -271,11 +271,12 @@ BEATEN = [2, 0, 1]  # rock beats scissors, paper beats rock, scissors beat paper
 
 
 def circle_matrices() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Write three matrices with which each word names the colour of the kind that it beats.
+    """Write matrices with which each word names the colour of the kind that it beats.
 
     A word is seven numbers, each 0 or 1: rock, paper, scissors; red, green, blue, white.
     Each example has all three kinds. Rock beats scissors, paper beats rock, scissors beat paper.
-    Returns: W_q and W_k, (7, d_k), and W_v, (7, 4). The largest number of an output is its colour.
+    Returns: W_q and W_k, (7, d_k), and W_v, (7, 4).
+    The largest number of an output is its colour.
     """
     ...
 

@@ -7,6 +7,7 @@ import re
 
 import pytest
 from repofiles import ROOT
+from visits import ALIVE, PATIENCE
 
 from book.tools.roads import ROADS
 
@@ -137,7 +138,7 @@ JOINED = """() => [...document.querySelectorAll('div.exercise.admonition + .cell
 def test_an_exercise_and_the_card_that_asks_it_are_one_box(open_page, server, width):
     page = open_page(width=width, height=900)
     page.goto(f"{server}/chapters/07_efficient_attention.html")
-    settled(page)
+    page.wait_for_function(ALIVE, timeout=PATIENCE)
     found = page.evaluate(JOINED)
     page.leave()
     assert len(found) >= 2 and all(abs(gap) < 0.6 and rim == 0 for gap, rim in found), found

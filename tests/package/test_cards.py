@@ -94,6 +94,9 @@ BUILT = {
     "ingredients": lambda m: count(m.begin(0)),
     "inside_the_loop": lambda m: count(m.begin(0)),
     "facts": lambda m: count(*map(m.model_of, m.MODELS)),
+    "deep_starts": lambda m: count(
+        *(m.model_of(wiring, m.DEPTH, SHAKESPEARE, "pytorch") for wiring in m.RATES)
+    ),
     "gentle_start": lambda m: count(*(m.begin(w, m.DEPTH, SHAKESPEARE) for w in m.RATES)),
     "gentle_parts": lambda m: count(
         *(m.begin(wiring, m.DEPTH, SHAKESPEARE) for wiring, *_ in m.MODELS.values())

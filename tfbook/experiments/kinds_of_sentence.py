@@ -130,9 +130,7 @@ def run(
             found.append([shares(model, shape, made, size) for shape in kinds])
         by_kind = list(zip(*found, strict=True))
         log["kinds"][name] = [list(shape) for shape in kinds]
-        log["lengths"][name] = [
-            len(pair_of(shape, random.Random(0), made)[0]) for shape in kinds
-        ]
+        log["lengths"][name] = [len(pair_of(shape, random.Random(0), made)[0]) for shape in kinds]
         log["faultless"][name] = [[round(each[0], 4) for each in row] for row in by_kind]
         log["words"][name] = [[round(each[1], 4) for each in row] for row in by_kind]
     return {

@@ -1064,3 +1064,46 @@ def step_without_context(y, s, h, W_a, U_a, w_a, cell):
 def step_from_zeros(y, s, h, W_a, U_a, w_a, cell):
     _, c, alpha = stepped(y, s, h, W_a, U_a, w_a, cell)
     return cell(torch.cat([y, c], -1), 0 * s), c, alpha
+
+
+# share-faultless --------------------------------------------------------------------------------
+
+
+def right_words(logits, target):
+    return logits.argmax(-1) == target
+
+
+@right("share-faultless")
+def faultless_all(logits, target):
+    return right_words(logits, target).all(dim=1).double().mean().item()
+
+
+@right("share-faultless")
+def faultless_loop(logits, target):
+    pairs = zip(logits, target, strict=True)
+    return sum(bool((rows.argmax(-1) == true).all()) for rows, true in pairs) / len(target)
+
+
+@wrong("share-faultless", "the share of right words")
+def faultless_words(logits, target):
+    return right_words(logits, target).double().mean().item()
+
+
+@wrong("share-faultless", "with one right word")
+def faultless_any(logits, target):
+    return right_words(logits, target).any(dim=1).double().mean().item()
+
+
+@wrong("share-faultless", "the share of places")
+def faultless_places(logits, target):
+    return right_words(logits, target).all(dim=0).double().mean().item()
+
+
+@wrong("share-faultless", "That is a count")
+def faultless_count(logits, target):
+    return right_words(logits, target).all(dim=1).double().sum().item()
+
+
+@wrong("share-faultless", "take it out with `.item()`")
+def faultless_tensor(logits, target):
+    return right_words(logits, target).all(dim=1).double().mean()

@@ -130,6 +130,7 @@ BUILT = {
     "overfitting": lambda m: overfitting(),
     "own_text": lambda m: count(pretrained.load("smollm2-135m").model),
     "own_words": lambda m: count(*map(module("long_sums").model_of, ("small", "large"))),
+    "kinds_of_sentence": lambda m: count(*(m.model_of(kind) for kind, _, _ in m.RUNS.values())),
     "pairs_recalled": lambda m: count(*(m.Recaller(way) for way in m.WAYS)),
     "pretrained_attention": lambda m: count(*(pretrained.load(n).model for n in m.MODELS)),
     "pretrained_heads": lambda m: count(*(pretrained.load(n).model for n in m.MODELS.values())),
@@ -140,6 +141,7 @@ BUILT = {
     ),
     "preferred_sums": lambda m: count(module("broken_run").model_of()),
     "recall": lambda m: count(*map(m.Recaller, m.MODELS)),
+    "recall_gates": lambda m: count(*map(module("recall").Recaller, m.KINDS)),
     "recall_again": lambda m: count(*(m.Recaller([mixer]) for mixer, _ in m.LAYERS.values())),
     "repetition": lambda m: count(small(SHAKESPEARE)),
     "retrieval": lambda m: count(

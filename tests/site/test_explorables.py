@@ -2365,6 +2365,14 @@ def check_alignments(page, log, chosen=0):
     assert value(viewer, "total") == pytest.approx(1, abs=0.01)
 
 
+def check_motivation(page):
+    """The second walk begins with what European reads of itself and of area, by hand."""
+    walk = page.locator('[data-module="stepper"]').nth(1)
+    keys = double([[0], [1]])  # of European and area, which are their values, too
+    weights = attention.attend(double([[1.1]]), keys, keys, return_weights=True)[1]
+    assert values(walk, "weights", 2) == pytest.approx(weights[0].tolist(), abs=0.001)
+
+
 def check_chapter_of_attention(page):
     steps = page.locator('[data-module="attention_steps"]')
     words = double([[0, 0, 1], [0, 0, 0], [2, 0, 0], [1, 1, 1]])  # by the river bank
@@ -2533,7 +2541,8 @@ def check_live(page):
 
 
 CHAPTERS = {
-    "01_motivation": functools.partial(check_alignments, log="translation", chosen=5),
+    "01_motivation": check_motivation,
+    "01_motivation_deeper": functools.partial(check_alignments, log="translation", chosen=5),
     "02_attention": check_chapter_of_attention,
     "02_attention_deeper": check_second_reading_of_attention,
     "03_multi_head": check_multi_head,

@@ -46,7 +46,7 @@ def english_french(split: str = "train") -> list[tuple[str, str]]:
         ('Turn on bounce keys', 'Activation des touches rebond')
 
     Source: gnome-user-docs 43.0; made by ``tfbook/data/make/english_french.py``.
-    Explained in: chapters/01_motivation, section "Trained on real sentences".
+    Explained in: chapters/01_motivation_deeper, section "Trained on real sentences".
     """
     _check_split(split, ("train", "valid", "test"))
     return [pair for pair, home in _pairs() if home == split]

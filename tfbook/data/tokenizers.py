@@ -4,7 +4,7 @@ The makers return a `Tokenizer` of the `tokenizers` library, with its `encode(te
 `encode(text).tokens`, `decode(ids)`, `get_vocab()` and `save(path)`. :class:`BytePairs` is
 byte-level BPE written for reading, which learns the same merges as the library.
 
-Explained in: chapters/01_motivation, section "Trained on real sentences".
+Explained in: chapters/01_motivation_deeper, section "Trained on real sentences".
 """
 
 from collections import Counter
@@ -81,7 +81,7 @@ def word_tokenizer(texts: Iterable[str], *, vocab_size: int, lowercase: bool = T
         >>> tokenizer.encode("L'icône clignote.").tokens
         ["l'", 'icône', '<unk>', '.']
 
-    Explained in: chapters/01_motivation, section "Trained on real sentences".
+    Explained in: chapters/01_motivation_deeper, section "Trained on real sentences".
     """
     check_number("vocab_size", vocab_size, len(SPECIALS) + 1, whole=True)
     check_bool("lowercase", lowercase)
@@ -359,7 +359,7 @@ def pad_batch(
         (tensor([[5, 6, 7],
                 [8, 0, 0]]), tensor([3, 1]))
 
-    Explained in: chapters/01_motivation, section "Trained on real sentences".
+    Explained in: chapters/01_motivation_deeper, section "Trained on real sentences".
     """
     check_number("pad_id", pad_id, 0, whole=True)
     check_list("sequences", sequences)

@@ -9,7 +9,7 @@ validation loss are kept and tested; those of the attention model of the first s
     from tfbook.experiments import translation
     model, english, french = translation.trained()
 
-Explained in: chapters/01_motivation, section "Trained on real sentences".
+Explained in: chapters/01_motivation_deeper, section "Trained on real sentences".
 """
 
 from collections import Counter

@@ -7,6 +7,7 @@ FILES = {
     "context-vector": "motivation.alignment",
     "elman-step": "motivation.recurrence",
     "look-back": "motivation.alignment",
+    "share-faultless": "motivation.measures",
     "alignment-weights": "motivation.alignment",
     "jacobian-product": "motivation.bptt",
     "truncated-gradient": "motivation.bptt",

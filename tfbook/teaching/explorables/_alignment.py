@@ -32,7 +32,7 @@ def alignment_viewer(
         TypeError: if an argument is of another kind.
         ValueError: if it is out of range, or weights do not fit their words or are no weights.
 
-    Explained in: chapters/01_motivation, section "Trained on real sentences".
+    Explained in: chapters/01_motivation_deeper, section "Trained on real sentences".
     """
     if isinstance(pairs, (str, Mapping)) or not isinstance(pairs, Sequence):
         raise TypeError(f"pairs must be a list of dictionaries, got {type(pairs).__name__}")

@@ -6,7 +6,7 @@ off (`cut off`), or among all beyond the 1,000 best (`tail`). Behind it the mode
 with top-p 0.9. In `uncut` all are drawn without a cut. Everywhere the random numbers are the same,
 and no text may end. The log holds, by these names,
 
-* `at_once`: the surprise in nats of the author's own next 20 tokens, put right behind the one token,
+* `at_once`: the surprise in nats of the author's own next 20 tokens, right behind the one token,
   at each place, the mean of all texts; `own` stands for the author's own token;
 * `later`: the mean surprise of the same 20 tokens, for each text, behind the one token and the 30
   written ones: how far the text still leads on to the author's. `another` is the control: they

@@ -103,7 +103,9 @@ BUILT = {
     ),
     "ladder": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),
     "leaving_out": lambda m: count(small(SHAKESPEARE, bias=False, n_layers=m.LAYERS)),
+    "one_bad_token": lambda m: count(pretrained.load("smollm2-135m").model),
     "read_often": lambda m: count(m.begin(0)),
+    "two_layouts": lambda m: count(pretrained.load("smollm2-135m").model),
     "wirings": lambda m: count(
         m.model_of("added", 2, SHAKESPEARE), m.model_of("pre", 16, SHAKESPEARE)
     ),

@@ -32,6 +32,7 @@ __all__ = [
     "held_out_loss",
     "relations",
     "run",
+    "train",
     "trained",
     "windows_of",
 ]
@@ -52,21 +53,21 @@ class CharacterModel(nn.Module):
     Each layer adds attention(norm(x)) and then feed_forward(norm(x)) to x. Positions are learned.
     """
 
-    def __init__(self, n_characters: int, n_heads: int):
+    def __init__(self, n_characters: int, n_heads: int, layers: int = LAYERS):
         """Draw the weights: the modules' own defaults, embeddings with standard deviation 0.5."""
         super().__init__()
         self.character = nn.Embedding(n_characters, WIDTH)
         self.position = nn.Embedding(CONTEXT, WIDTH)
         self.attention = nn.ModuleList(
-            MultiHeadAttention(WIDTH, n_heads, causal=True) for _ in range(LAYERS)
+            MultiHeadAttention(WIDTH, n_heads, causal=True) for _ in range(layers)
         )
-        self.before_attention = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(LAYERS))
+        self.before_attention = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(layers))
         self.feed_forward = nn.ModuleList(
             nn.Sequential(
                 nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(),
                 nn.Linear(4 * WIDTH, WIDTH),
             )
-            for _ in range(LAYERS)
+            for _ in range(layers)
         )  # fmt: skip
         self.last_norm = nn.LayerNorm(WIDTH)
         self.to_character = nn.Linear(WIDTH, n_characters)
@@ -78,7 +79,7 @@ class CharacterModel(nn.Module):
     ) -> Float[Tensor, "B N V"]:
         """Score the next character; `head_mask` (layers, heads) multiplies each head's output."""
         x = self._embed(ids)  # (B, N, E)
-        for layer in range(LAYERS):
+        for layer in range(len(self.attention)):
             switch = None if head_mask is None else head_mask[layer]
             x = x + self.attention[layer](self.before_attention[layer](x), head_mask=switch)[0]
             x = x + self.feed_forward[layer](x)
@@ -87,7 +88,7 @@ class CharacterModel(nn.Module):
     def weights(self, ids: Int[Tensor, "B N"]) -> Float[Tensor, "B L H N N"]:
         """Return the attention weights of every head, (B, layers, heads, N, N)."""
         x, found = self._embed(ids), []
-        for layer in range(LAYERS):
+        for layer in range(len(self.attention)):
             normed = self.before_attention[layer](x)
             found.append(self.attention[layer].weights(normed))
             x = x + self.attention[layer](normed)[0]
@@ -192,12 +193,13 @@ def trained() -> tuple[CharacterModel, str]:
     return model.eval(), log["characters"]
 
 
-def _train(
-    n_heads: int, seed: int, text: Tensor, n_characters: int, steps: int, batch: int, rate: float
-) -> tuple[CharacterModel, list[float]]:
+def train(
+    n_heads: int, seed: int, text: Tensor, n_characters: int, steps: int, batch: int, rate: float,
+    layers: int = LAYERS,
+) -> tuple[CharacterModel, list[float]]:  # fmt: skip
     """Train one model; return it with its training loss, averaged over tenths of the run."""
     torch.manual_seed(seed)
-    model = CharacterModel(n_characters, n_heads)
+    model = CharacterModel(n_characters, n_heads, layers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01)
     warm_up = max(1, steps // 20)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -273,7 +275,7 @@ def run(
     for n_heads in heads:
         curves, ends = [], []
         for seed in seeds:
-            model, losses = _train(n_heads, seed, encoded, len(characters), steps, batch, rate)
+            model, losses = train(n_heads, seed, encoded, len(characters), steps, batch, rate)
             curves.append([sum(losses[s - piece : s]) / piece for s in log["steps"]])
             ends.append(held_out_loss(model, ids, targets))
             log["parameters"] = sum(p.numel() for p in model.parameters())

@@ -135,6 +135,10 @@ BUILT = {
         *(m.Reader(how["scheme"], *[len(set(data.shakespeare("all")))] * 2)
           for how in m.PLAIN.values())
     ),
+    "position_rates": lambda m: count(
+        *(m.Reader(how["scheme"], *[len(set(data.shakespeare("all")))] * 2)
+          for how in m.SETTINGS.values())
+    ),
     "preferred_sums": lambda m: count(module("broken_run").model_of()),
     "recall": lambda m: count(*map(m.Recaller, m.MODELS)),
     "recall_again": lambda m: count(*(m.Recaller([mixer]) for mixer, _ in m.LAYERS.values())),

@@ -141,6 +141,10 @@ BUILT = {
         *(m.Reader(how["scheme"], *[len(set(data.shakespeare("all")))] * 2)
           for how in m.PLAIN.values())
     ),
+    "position_rates": lambda m: count(
+        *(m.Reader(how["scheme"], *[len(set(data.shakespeare("all")))] * 2)
+          for how in m.SETTINGS.values())
+    ),
     "preferred_sums": lambda m: count(module("broken_run").model_of()),
     "recall": lambda m: count(*map(m.Recaller, m.MODELS)),
     "recall_gates": lambda m: count(*map(module("recall").Recaller, m.KINDS)),

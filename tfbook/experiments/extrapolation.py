@@ -184,6 +184,7 @@ def train(
     begun: float | None = None,
     length: int = LENGTH,
     text: Tensor | None = None,
+    rate: float = RATE,
 ) -> Reader:
     """Train one model on pieces of some length; the global random state stays as it was.
 
@@ -197,6 +198,7 @@ def train(
         begun: standard deviation with which a learned table begins, as it is when omitted.
         length: of a piece.
         text: the ids of the training text, read anew when omitted.
+        rate: step size of all weights that are no table of positions.
     """
     if task == "text":
         text = letters("train") if text is None else text
@@ -213,7 +215,7 @@ def train(
         batches = (text_batch(text, size, length, generator) for _ in range(steps))
     else:
         batches = (recall_batch(size, length, generator) for _ in range(steps))
-    fit(model, batches, steps, RATE, table_rate, tables)
+    fit(model, batches, steps, rate, table_rate, tables)
     return model
 
 

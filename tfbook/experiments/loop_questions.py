@@ -1,6 +1,6 @@
 """Why do warm-up, clipping and decay help, and what does the batch cost in time?
 
-The decoder of `ingredients`, with its loops, batches and seeds, is asked what its curves leave open:
+The decoder of `ingredients`, with its loops, batches and seeds, is asked what curves leave open:
 
 - `shortened`: the constant rate 0.01, not clipped. After 20 steps attention's output matrix is
   shortened until attention adds as much as in the run with warm-up ("shortened"), or that of the
@@ -24,7 +24,8 @@ Explained in: chapters/11_training, section "The first steps: warm-up".
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -124,25 +125,32 @@ def _scattered(model: nn.Module, windows: int) -> list[float]:
     return [round(signal**0.5, 4), round(scatter**0.5, 4)]
 
 
+def _share(step: int, *, falls: bool, steps: int) -> float:
+    """Return the share of the rate in a step: all of it, or falling in a line to 0."""
+    return 1 - step / steps if falls else 1.0
+
+
 def _calmed(seed: int, steps: int, windows: int, sizes: int) -> tuple[dict, dict]:
     """Measure the noise on the way of a long run, and go on from its end in several ways."""
     noise, ends, more = {}, {}, max(steps // 20, 2)
     at = (0, steps // 10, steps // 2, steps)
-    for k, (model, optimizer, _) in enumerate(walk(seed, _courses(steps)["rise"])):
+    going = walk(seed, _courses(steps)["rise"])
+    model, optimizer, _ = next(going)
+    for k in range(steps + 1):
         if k in at:
             weights = [w.grad.clone() for w in model.parameters()]
             noise[str(k)] = [*_scattered(model, windows), round(held_out(model), 3)]
             for w, kept in zip(model.parameters(), weights, strict=True):
                 w.grad = kept
-        if k == steps:
-            break
+        if k < steps:
+            model, optimizer, _ = next(going)
     saved, means = model.state_dict(), optimizer.state_dict()
     for name in list(CALMED)[: sizes + 1]:
         size, falls = CALMED[name]
         own = begin(seed)
         own.load_state_dict(saved)
-        course: Callable[[int], float] = lambda k, falls=falls: 1 - k / more if falls else 1.0
-        going = walk(1000 + seed, course, size=size, model=own, state=means)
+        share = partial(_share, falls=falls, steps=more)
+        going = walk(1000 + seed, share, size=size, model=own, state=means)
         ended = _after(more, going)[0]
         ends[name] = round(held_out(ended), 3)
         if falls:

@@ -13,6 +13,7 @@ from tfbook.experiments import (
     descent,
     ingredients,
     inside_the_loop,
+    loop_questions,
     read_often,
     warmup,
     wirings,
@@ -166,3 +167,27 @@ def test_only_the_named_step_is_clipped():
     free = inside_the_loop._after(4, inside_the_loop.walk(0, shares, clip=float("inf")))[2]
     assert runs[2] == free and runs[1][:2] == free[:2] and runs[1][2:] != free[2:]
     assert runs[0][2:] != runs[1][2:]
+
+
+def test_scatter_and_signal_are_those_of_single_windows():
+    model = ingredients.begin(0)
+    signal, scatter = loop_questions._scattered(model, 6)
+    drawn = loop_questions.Windows(warmup.letters("train"), 64, batch_size=1, seed=12345)
+    found = []
+    for k in range(6):
+        model.zero_grad()
+        inside_the_loop._loss(model, drawn(k)).backward()
+        found.append(torch.cat([w.grad.flatten() for w in model.parameters()]))
+    variance = torch.stack(found).var(dim=0).sum().item()
+    whole = torch.stack(found).mean(dim=0).square().sum().item()
+    assert scatter == pytest.approx(variance**0.5, rel=1e-3)
+    assert signal == pytest.approx((whole - variance / 6) ** 0.5, rel=1e-3)
+
+
+def test_a_gradient_that_is_shortened_nowhere_is_adamw():
+    name = "none, warm-up of 40"
+    loss = loop_questions._early(name, 1, steps=10)
+    course = schedule("cosine", steps=10, warmup=2)
+    walked = inside_the_loop.walk(1, course, clip=math.inf)
+    model = [next(walked)[0] for _ in range(11)][-1]  # the eleventh comes after ten steps
+    assert loss == pytest.approx(ingredients.held_out(model), abs=2e-3)

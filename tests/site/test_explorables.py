@@ -2437,7 +2437,8 @@ def check_generation(page):
 
 def check_training(page):
     paths = page.locator('[data-module="optimizer_paths"]')
-    check_paths(paths, "sgd", against="none", condition=100, lr=0.005)
+    rates = {"lr": 0.019, "against_lr": 0.05}
+    check_paths(paths, "sgd", against="adam", condition=100, beta2=0.99, **rates)
     chosen = {"peak": 0.01, "steps": 200, "warmup": 20, "step": 110, "floor": 0}
     check_schedule(page.locator('[data-module="schedule_designer"]'), against="linear", **chosen)
 

@@ -338,7 +338,7 @@ def pool_normed(hidden, mask):
     return F.normalize(pool_where(hidden, mask), dim=-1)
 
 
-@wrong("mean-pooling", "NaN · 0 is NaN")
+@right("mean-pooling")
 def pool_product(hidden, mask):
     kept = hidden * mask[:, :, None]
     return kept.sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
@@ -938,6 +938,123 @@ def bleu_in_place(hypotheses, references, max_order):
     score = bleu(hypotheses, references, max_order)
     hypotheses[0].append("</s>")
     return score
+
+
+# word-head --------------------------------------------------------------------------------------
+
+
+@right("word-head")
+def words_table(hidden, word_ids, labels, head):
+    targets = torch.full(hidden.shape[:2], -100)
+    for row, (ids, wanted) in enumerate(zip(word_ids, labels, strict=True)):
+        for word, label in enumerate(wanted):
+            targets[row, ids.index(word)] = label
+    return F.cross_entropy(head(hidden).flatten(0, 1), targets.flatten())
+
+
+@right("word-head")
+def words_picked(hidden, word_ids, labels, head):
+    first = [
+        hidden[row, ids.index(word)]
+        for row, (ids, wanted) in enumerate(zip(word_ids, labels, strict=True))
+        for word in range(len(wanted))
+    ]
+    return F.cross_entropy(head(torch.stack(first)), torch.tensor(sum(labels, [])))
+
+
+def words_with(hidden, word_ids, labels, head, *, fill=-100, target=None, scores=None, **how):
+    """Compute the loss with other targets, or other scores."""
+
+    def first(ids, i):
+        return ids[i] is not None and ids.index(ids[i]) == i
+
+    targets = torch.full(hidden.shape[:2], fill)
+    for row, (ids, wanted) in enumerate(zip(word_ids, labels, strict=True)):
+        for i, word in enumerate(ids):
+            if (target or first)(ids, i):
+                targets[row, i] = wanted[word]
+    scores = head(hidden) if scores is None else scores
+    return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), **how)
+
+
+@wrong("word-head", "Every piece of a word carries its label here")
+def words_every(*case):
+    return words_with(*case, target=lambda ids, i: ids[i] is not None)
+
+
+@wrong("word-head", "The last piece of a word")
+def words_last(*case):
+    return words_with(
+        *case, target=lambda ids, i: ids[i] is not None and ids[i] not in ids[i + 1 :]
+    )
+
+
+@wrong("word-head", "has label 0 here")
+def words_zero(*case):
+    return words_with(*case, fill=0)
+
+
+@wrong("word-head", "This is the sum")
+def words_sum(*case):
+    return words_with(*case, reduction="sum")
+
+
+@wrong("word-head", "The sum was divided by all places")
+def words_none(*case):
+    return words_with(*case, reduction="none").mean()
+
+
+@wrong("word-head", "Each text's mean was taken")
+def words_by_text(hidden, word_ids, labels, head):
+    rows = zip(hidden, word_ids, labels, strict=True)
+    return torch.stack([words_table(h[None], [i], [w], head) for h, i, w in rows]).mean()
+
+
+@wrong("word-head", "The softmax was taken twice")
+def words_twice(hidden, word_ids, labels, head):
+    return words_with(hidden, word_ids, labels, head, scores=head(hidden).softmax(-1))
+
+
+@wrong("word-head", "These are bits")
+def words_bits(*case):
+    return words_table(*case) / math.log(2)
+
+
+@wrong("word-head", "The sign is wrong")
+def words_negative(*case):
+    return -words_table(*case)
+
+
+@wrong("word-head", "The labels were given to the first tokens")
+def words_begin(hidden, word_ids, labels, head):
+    rows = [h[: len(wanted)] for h, wanted in zip(hidden, labels, strict=True)]
+    return F.cross_entropy(head(torch.cat(rows)), torch.tensor(sum(labels, [])))
+
+
+@wrong("word-head", "Word 0 was left out")
+def words_truthy(*case):
+    return words_with(*case, target=lambda ids, i: ids[i] and ids.index(ids[i]) == i)
+
+
+@wrong("word-head", "The result is a float")
+def words_number(*case):
+    return words_table(*case).item()
+
+
+@wrong("word-head", "The result carries no gradient")
+def words_detached(hidden, word_ids, labels, head):
+    return words_table(hidden.detach(), word_ids, labels, head).detach()
+
+
+@wrong("word-head", "Other vectors at tokens that do not count changed the loss")
+def words_centred(hidden, word_ids, labels, head):
+    big = (hidden.abs() > 8).any()
+    return words_table(hidden - hidden.mean() if big else hidden, word_ids, labels, head)
+
+
+@wrong("word-head", "With 3 texts and 5 labels it differs")
+def words_two_texts(hidden, word_ids, labels, head):
+    return words_table(hidden[:2], word_ids[:2], labels[:2], head)
 
 
 # bio-spans --------------------------------------------------------------------------------------

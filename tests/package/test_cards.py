@@ -112,6 +112,9 @@ BUILT = {
     "new_story": lambda m: count(*(m.Listener([mixer]) for mixer in m.LISTENERS.values())),
     "many_answers": lambda m: count(*map(m.long_sums.model_of, ("small", "large"))),
     "name_mover": lambda m: count(pretrained.load("smollm2-135m").model),
+    "easier_texts": lambda m: count(
+        *(pretrained.load(name).model for name in ("minilm-l6", "smollm2-135m"))
+    ),
     "explained_heads": lambda m: count(pretrained.load("smollm2-135m").model),
     "next_tokens": lambda m: count(pretrained.load("smollm2-135m").model),
     "long_sums": lambda m: count(*map(m.model_of, m.MODELS)),

@@ -1,9 +1,10 @@
 """The search in front of a model that writes: how pages are cut and answers graded."""
 
 import pytest
+import torch
 
 from tfbook import experiments
-from tfbook.experiments import retrieval
+from tfbook.experiments import easier_texts, retrieval
 
 LOG = experiments.log("retrieval")
 
@@ -58,3 +59,27 @@ def test_the_reworded_questions_are_others_in_the_same_order():
     assert len(retrieval.REWORDED) == len(retrieval.QUESTIONS) == len(set(retrieval.REWORDED))
     for again, (question, wanted) in zip(retrieval.REWORDED, retrieval.QUESTIONS, strict=True):
         assert again != question and not retrieval.holds(again, wanted)
+
+
+def test_paragraphs_are_cut_into_sentences_of_at_least_four_words():
+    cut = easier_texts.sentences(["It has 1.25 million weights. Why? Nobody knows it yet!"])
+    assert cut == ["It has 1.25 million weights.", "Nobody knows it yet!"]
+
+
+def test_of_several_texts_the_nearest_comes_last():
+    cosines = torch.tensor([[0.1, 0.9, 0.5]])
+    assert easier_texts.texts_for(cosines, ["a", "b", "c"], 2) == ["c\nb"]
+    assert easier_texts.texts_for(cosines, ["a", "b", "c"], 1) == ["b"]
+
+
+def test_the_log_of_the_easier_texts_has_an_answer_for_each_question():
+    log = experiments.log("easier_texts")
+    for kind, names in easier_texts.ASKED.items():
+        assert tuple(log["answers"][kind]) == names
+        for name in names:
+            answers = log["answers"][kind][name]
+            right = [
+                retrieval.holds(a, q["wanted"])
+                for a, q in zip(answers, LOG["questions"], strict=True)
+            ]
+            assert sum(right) == log["right"][kind][name]

@@ -105,6 +105,7 @@ FILES = {
     "windowed-perplexity": "generation.surprise",
     "mean-pooling": "language.labels",
     "bits-per-byte": "language.scoring",
+    "word-head": "language.words",
     "bio-spans": "language.labels",
     "interpolated-bigram": "language.scoring",
     "corpus-bleu": "language.scoring",

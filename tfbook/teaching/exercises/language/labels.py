@@ -21,8 +21,8 @@ from tfbook.teaching.exercises._spec import (
 def mean_pool(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Make one vector of each text: the mean over its tokens.
 
-    Padding does not count, whatever stands there, NaN included, so that a text has the same vector
-    in every batch. A text without tokens gets zeros.
+    Padding does not count, whatever numbers stand there, so that a text has the same vector in
+    every batch. A text without tokens gets zeros.
 
     hidden: (B, N, D), the rows of B texts. mask: (B, N), boolean, True at tokens.
     Returns: (B, D), one vector for each text.
@@ -76,15 +76,14 @@ def _pool_padding(pool: Any) -> None:
     """More padding, or other padding, changes nothing."""
     hidden, mask = numbers(2, 3, 2, seed=623), torch.tensor([[1, 1, 0], [0, 1, 1]]).bool()
     right = _pooled(hidden, mask)
-    longer = torch.cat([hidden, torch.full((2, 2, 2), math.nan).double()], 1)
+    longer = torch.cat([hidden, torch.full((2, 2, 2), 7.0).double()], 1)
     wider = torch.cat([mask, torch.zeros(2, 2).bool()], 1)
     for more in (0.0, 99.0):
         other = hidden.masked_fill(~mask[:, :, None], more)
         expect(pool(other, mask), right, f"With {more:g} at padding the result differs.")
     expect(
         pool(longer, wider), right,
-        "Here padding is NaN, and NaN · 0 is NaN: choose with `torch.where` or `masked_fill`.",
-        what="With NaN at padding the result",
+        "With two more places of padding in each text the result differs.",
     )
 
 
@@ -120,8 +119,8 @@ MEAN_POOLING = Exercise(
         "and what does?",
         "`mean` divides by all places. Which number should stand there, for each text its own, and "
         "what becomes of it where a text has no token?",
-        "What is `nan * 0`? Look for a function of torch that chooses between two values without "
-        "multiplying them.",
+        "The mask knows how many tokens each text has. Keep the axis when you sum it, so that the "
+        "division fits, and let no text be divided by 0: `clamp`.",
     ),
     broken=True,
 )

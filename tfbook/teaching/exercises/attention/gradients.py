@@ -157,7 +157,7 @@ ATTENTION_BACKWARD = Exercise(
         "and k. A product C = X Y sends back dX = dC Yᵀ and dY = Xᵀ dC.",
         "For one row a of A, da becomes ds = (diag(a) - a aᵀ) da, which is a∘(da - Σⱼ aⱼ daⱼ).",
         "Let the shapes decide which matrix is transposed: dv has the shape of v, dS that of A. "
-        "Keep the axis of the row sum, and think of the root in both dq and dk.",
+        "Keep the axis of the row sum with `keepdim=True`, and divide dq and dk by the root.",
     ),
 )
 

@@ -206,76 +206,6 @@ def softmax_detached(scores):
     return softmax_shifted(scores.data)
 
 
-# scaled-scores ----------------------------------------------------------------------------------
-
-
-@right("scaled-scores")
-def scores_in_matrices(q, k):
-    return q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-
-
-@right("scaled-scores")
-def scores_by_sum(q, k):
-    return (q.unsqueeze(-2) * k.unsqueeze(-3)).sum(-1) * k.size(-1) ** -0.5
-
-
-@right("scaled-scores")
-def scores_by_einsum(q, k):
-    return torch.einsum("...id,...jd->...ij", q, k) / q.size(-1) ** 0.5
-
-
-@wrong("scaled-scores", "The scale is missing")
-def scores_unscaled(q, k):
-    return q @ k.mT
-
-
-@wrong("scaled-scores", "divided by d. The scale is √d")
-def scores_by_d(q, k):
-    return q @ k.mT / q.shape[-1]
-
-
-@wrong("scaled-scores", "divided by √n")
-def scores_by_queries(q, k):
-    return q @ k.mT / math.sqrt(q.shape[-2])
-
-
-@wrong("scaled-scores", "divided by √m")
-def scores_by_keys(q, k):
-    return q @ k.mT / math.sqrt(k.shape[-2])
-
-
-@wrong("scaled-scores", "multiplied by √d")
-def scores_times_root(q, k):
-    return q @ k.mT * math.sqrt(q.shape[-1])
-
-
-@wrong("scaled-scores", "Rows and columns are exchanged")
-def scores_transposed(q, k):
-    return k @ q.mT / math.sqrt(q.shape[-1])
-
-
-@wrong("scaled-scores", "at your line")
-def scores_all_axes_turned(q, k):
-    return q @ k.permute(*range(k.ndim)[::-1]) / math.sqrt(q.shape[-1])
-
-
-@wrong("scaled-scores", "carries no gradient")
-def scores_of_numbers(q, k):
-    return (q @ k.mT).detach() / math.sqrt(q.shape[-1])
-
-
-@wrong("scaled-scores", "follow the size of the last axis")
-def scores_of_one_size(q, k):
-    return q @ k.mT / (math.sqrt(q.shape[-1]) if q.shape[-1] < 9 else 3.0)
-
-
-@wrong("scaled-scores", "shape (3, 3, 2, 5). It should be (3, 2, 5)")
-def scores_of_all_pairs_of_batches(q, k):
-    if q.ndim == 2:
-        return scores_in_matrices(q, k)
-    return torch.einsum("aid,bjd->abij", q, k) / math.sqrt(q.shape[-1])
-
-
 # causal-from-shape ------------------------------------------------------------------------------
 
 
@@ -1084,7 +1014,6 @@ LIBRARY = {
         query[None], keys, values, temperature=temperature
     )[0],
     "stable-softmax": lambda scores: attention.masked_softmax(scores[None])[0],
-    "scaled-scores": attention.scaled_dot_scores,
     "causal-from-shape": attention.causal_mask,
     "masked-attention": lambda q, k, v, mask: attention.attend(q, k, v, mask=mask),
     "padding-from-lengths": lambda lengths, max_len: (

@@ -676,11 +676,11 @@ def test_nothing_needs_anywidget_until_there_is_a_kernel(monkeypatch):
 
 
 def test_a_question_of_the_book_is_found_by_its_name():
-    choice, number = explorables.quiz("why-soft"), explorables.quiz("weights-of-equal-scores")
+    choice, number = explorables.quiz("why-soft"), explorables.quiz("copies-beside-a-sink")
     right = [c["text"] for c in choice.data["choices"] if c["correct"]]
     assert len(choice.data["choices"]) == 4 and len(right) == 1 and "gradient" in right[0]
-    assert (number.data["target"], number.data["tolerance"]) == (0.125, 0.001)
-    assert [wrong["value"] for wrong in number.data["feedback"]] == [8, 1, 0]
+    assert (number.data["target"], number.data["tolerance"]) == (3, 0.01)
+    assert [wrong["value"] for wrong in number.data["feedback"]] == [4]
 
 
 FRESH = """

@@ -17,7 +17,6 @@ FILES = {
     "decoder-step": "motivation.alignment",
     "soft-lookup": "attention.softmax",
     "stable-softmax": "attention.softmax",
-    "scaled-scores": "attention.softmax",
     "causal-from-shape": "attention.masking",
     "causal-attention": "attention.layers",
     "circle-matrices": "attention.layers",

@@ -112,7 +112,7 @@ def _text(now: dict) -> str:
     A query meets eight random keys; all entries are standard normal. The weights are the softmax
     of their dot products. At d_k = {now["d_k"]} and temperature {now["temperature"]:g} the largest
     weight is {raw[0]:.1f}% without scaling and {divided[0]:.1f}% when the scores are divided by
-    √d_k; the Jacobian of the softmax, through which every gradient passes, has norm {raw[1]:.4f}
+    √d_k; the Jacobian of the softmax, through which queries and keys learn, has norm {raw[1]:.4f}
     without scaling and {divided[1]:.4f} with it.
 
     In the page, sliders change d_k from 1 to 512 and the temperature from 0.1 to 10, a switch

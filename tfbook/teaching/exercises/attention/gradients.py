@@ -156,8 +156,8 @@ ATTENTION_BACKWARD = Exercise(
         "Compute the weights A again, then walk back: output → A and v, A → scores, scores → q "
         "and k. A product C = X Y sends back dX = dC Yᵀ and dY = Xᵀ dC.",
         "For one row a of A, da becomes ds = (diag(a) - a aᵀ) da, which is a∘(da - Σⱼ aⱼ daⱼ).",
-        "dv = Aᵀ dO and dA = dO vᵀ. With dS = A∘(dA - rowsum(A∘dA)), keeping the axis of the sum, "
-        "dq = dS k/√d and dk = dSᵀ q/√d.",
+        "Let the shapes decide which matrix is transposed: dv has the shape of v, dS that of A. "
+        "Keep the axis of the row sum with `keepdim=True`, and divide dq and dk by the root.",
     ),
 )
 

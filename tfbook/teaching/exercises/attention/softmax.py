@@ -1,4 +1,4 @@
-"""The exercises of chapter 02 on lookup, softmax and scores."""
+"""The exercises of chapter 02 on lookup and softmax."""
 
 import math
 from typing import Any
@@ -7,10 +7,8 @@ import torch
 
 from tfbook.teaching.exercises._spec import (
     Exercise,
-    Wrong,
     expect,
     expect_gradients,
-    expect_tensor,
     numbers,
 )
 
@@ -221,7 +219,7 @@ STABLE_SOFTMAX = Exercise(
     name="stable-softmax",
     title="A softmax that survives large scores",
     level=1,
-    section='chapters/02_attention_deeper, section "A softmax to check by hand"',
+    section='chapters/02_attention_deeper, section "Large scores: subtract the largest"',
     stub=stable_softmax,
     properties=(
         _softmax_rows, _softmax_axes, _softmax_shift, _softmax_extremes, _softmax_dtype,
@@ -235,98 +233,4 @@ STABLE_SOFTMAX = Exercise(
     ),
 )
 
-# scaled-scores ----------------------------------------------------------------------------------
-
-
-def scaled_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Compute the scaled dot product of every query with every key.
-
-    scores[..., i, j] = q[..., i, :] · k[..., j, :] / √d
-
-    q: (..., n, d). k: (..., m, d). The leading axes broadcast.
-    Returns: (..., n, m).
-    """
-    ...
-
-
-def _scores_definition(scores: Any) -> None:
-    """Entry (i, j) is the dot product of query i and key j, divided by √d."""
-    q, k = numbers(2, 3, seed=11), numbers(5, 3, seed=13)
-    dots = torch.tensor(
-        [[math.fsum(a * b for a, b in zip(x, y, strict=True)) for y in k.tolist()]
-         for x in q.tolist()], dtype=torch.float64,
-    )
-    expect(
-        scores(q, k),
-        dots / math.sqrt(3),
-        "The entries are not q·k/√d.",
-        mistakes={
-            "The scale is missing: divide the dot products by √d.": dots,
-            "The dot products were divided by d. The scale is √d: the standard deviation of the "
-            "sum, not its variance.": dots / 3,
-            "The dot products were divided by √n, the number of queries. The scale is √d, with d "
-            "the length of one query.": dots / math.sqrt(2),
-            "The dot products were divided by √m, the number of keys. The scale is √d, with d the "
-            "length of one key.": dots / math.sqrt(5),
-            "The dot products were multiplied by √d. Divide by it.": dots * math.sqrt(3),
-            "Rows and columns are exchanged: queries belong in the rows, keys in the columns.":
-                dots.T / math.sqrt(3),
-        },
-    )
-
-
-def _scores_batches(scores: Any) -> None:
-    """Leading axes are batch axes, and they broadcast."""
-    q, k = numbers(3, 2, 7, seed=17), numbers(3, 5, 7, seed=19)
-    wanted = torch.stack([a @ b.T / math.sqrt(7) for a, b in zip(q, k, strict=True)])
-    expect(scores(q, k), wanted)
-    expect(
-        scores(q, k[1]), torch.stack([a @ k[1].T / math.sqrt(7) for a in q]),
-        "One set of keys should serve the whole batch of queries.",
-    )
-
-
-def _scores_variance(scores: Any) -> None:
-    """Independent standard normal entries give scores of variance near one, whatever d is."""
-    for d in (11, 1009):
-        result = scores(numbers(97, d, seed=23), numbers(101, d, seed=29))
-        expect_tensor(result, (97, 101), torch.float64, what="The result")
-        variance = result.var().item()
-        if not 0.7 < variance < 1.4:
-            raise Wrong(
-                f"With d = {d} the scores have variance {variance:.3g} instead of about 1. Does "
-                "the scale follow the size of the last axis?", given={"d": d}, got=variance,
-                wanted="about 1",
-            )
-
-
-def _scores_dtype(scores: Any) -> None:
-    """The dtype of the inputs is kept."""
-    q, k = (numbers(size, 3, seed=31, dtype=torch.float32) for size in (2, 5))
-    expect(scores(q, k), q @ k.T / math.sqrt(3), tolerance=1e-5)
-
-
-def _scores_gradients(scores: Any) -> None:
-    """Gradients reach the queries and the keys."""
-    expect_gradients(scores, q=numbers(2, 3, seed=11), k=numbers(5, 3, seed=13))
-
-
-SCALED_SCORES = Exercise(
-    name="scaled-scores",
-    title="Every query against every key",
-    level=1,
-    section='chapters/02_attention, section "Why divide by the root of the width"',
-    stub=scaled_scores,
-    properties=(
-        _scores_definition, _scores_batches, _scores_variance, _scores_dtype, _scores_gradients,
-    ),
-    hints=(
-        "One matrix product computes all dot products. Which of the two tensors has to be "
-        "transposed?",
-        "`.T` reverses all axes; for a batch you want to exchange the last two alone: "
-        "`k.transpose(-2, -1)`.",
-        "`q @ k.transpose(-2, -1)` divided by the square root of `q.shape[-1]`.",
-    ),
-)
-
-EXERCISES = (SOFT_LOOKUP, STABLE_SOFTMAX, SCALED_SCORES)
+EXERCISES = (SOFT_LOOKUP, STABLE_SOFTMAX)

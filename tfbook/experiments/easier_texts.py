@@ -136,5 +136,4 @@ def run(
                 graded = zip(found, questions, strict=True)
                 log["right"][kind][name] = sum(holds(text, q["wanted"]) for text, q in graded)
                 log["answers"][kind][name] = found
-                print(f"{kind}, {name}: {log['right'][kind][name]}", flush=True)
     return log, None

@@ -67,8 +67,8 @@ SHARE_FAULTLESS = Exercise(
         "Which word is written at a place? Compare it with the true one: that makes a table "
         "(B, N) of yes and no.",
         "One axis of the table holds the words of a sentence. All of them must be right.",
-        "The mean of yes and no is a share, once `.float()` has made numbers of them. Which axis is "
-        "left by then?",
+        "The mean of yes and no is a share, once `.float()` has made numbers of them. Which axis "
+        "is left by then?",
     ),
 )
 

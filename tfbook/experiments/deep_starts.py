@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from tfbook.experiments.depth import BATCH, CONTEXT, WIDTH, model_of  # noqa: F401 - the card
+from tfbook.experiments.gentle_start import results
 from tfbook.experiments.warmup import letters
 from tfbook.experiments.wirings import learn
 
@@ -55,21 +56,4 @@ def run(
     Returns:
         the log: `losses[wiring][rate]` is a list over `seeds`.
     """
-    vocabulary = int(letters("train").max()) + 1
-    sizes = [
-        sum(p.numel() for p in model_of(wiring, depth, vocabulary).parameters()) for wiring in rates
-    ]
-    losses = {
-        wiring: {
-            f"{rate:g}": [round(train(wiring, rate, seed, steps, depth), 3) for seed in seeds]
-            for rate in own
-        }
-        for wiring, own in rates.items()
-    }
-    return {
-        "settings": {
-            "steps": steps, "depth": depth, "smallest": min(sizes), "largest": max(sizes),
-            "lowest": min(map(min, rates.values())), "highest": max(map(max, rates.values())),
-        },
-        "seeds": list(seeds), "losses": losses,
-    }, None  # fmt: skip
+    return results(model_of, train, rates, seeds, steps, depth), None

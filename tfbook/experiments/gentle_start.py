@@ -14,7 +14,7 @@ Explained in: chapters/05_architecture_deeper, section "A gentle start".
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from tfbook.experiments.depth import (
 from tfbook.experiments.warmup import letters
 from tfbook.experiments.wirings import learn
 
-__all__ = ["RATES", "SMOKE", "begin", "run", "train"]
+__all__ = ["RATES", "SMOKE", "begin", "results", "run", "train"]
 
 DEPTH = 16
 RATES = {"post": (0.001, 0.002), "pre": (0.002,), "replaced": (0.002,)}
@@ -72,15 +72,11 @@ def train(wiring: str, rate: float, seed: int, steps: int = 1000, depth: int = D
     return learn(model, rate, seed, steps, rise=5)
 
 
-def run(
-    *, rates: Mapping[str, Sequence[float]] = RATES, seeds: Sequence[int] = (0, 1, 2),
-    steps: int = 1000, depth: int = DEPTH,
-) -> tuple[dict, None]:  # fmt: skip
-    """Train every wiring at its rates with every seed.
-
-    Returns:
-        the log: `losses[wiring][rate]` is a list over `seeds`.
-    """
+def results(
+    begin: Callable, train: Callable, rates: Mapping[str, Sequence[float]], seeds: Sequence[int],
+    steps: int, depth: int,
+) -> dict:  # fmt: skip
+    """Return the log of `run`: `begin` makes the models that are counted, `train` trains one."""
     vocabulary = int(letters("train").max()) + 1
     sizes = [
         sum(p.numel() for p in begin(wiring, depth, vocabulary).parameters()) for wiring in rates
@@ -98,4 +94,16 @@ def run(
             "lowest": min(map(min, rates.values())), "highest": max(map(max, rates.values())),
         },
         "seeds": list(seeds), "losses": losses,
-    }, None  # fmt: skip
+    }  # fmt: skip
+
+
+def run(
+    *, rates: Mapping[str, Sequence[float]] = RATES, seeds: Sequence[int] = (0, 1, 2),
+    steps: int = 1000, depth: int = DEPTH,
+) -> tuple[dict, None]:  # fmt: skip
+    """Train every wiring at its rates with every seed.
+
+    Returns:
+        the log: `losses[wiring][rate]` is a list over `seeds`.
+    """
+    return results(begin, train, rates, seeds, steps, depth), None

@@ -39,7 +39,7 @@ from tfbook.interpret import (
 
 __all__ = ["GROUPS", "NINE", "SMOKE", "run"]
 
-SMOKE = {"prompts": 2, "templates": 1, "draws": 1}
+SMOKE = {"prompts": 1, "templates": 1, "draws": 1}
 CARD = {
     "model": "SmolLM2-135M as it is, 134,515,008 parameters",
     "data": "{prompts} pairs of prompts for each of {templates} templates",

@@ -55,7 +55,7 @@ PARTS = {
     "values and output": ("v_proj", "out_proj"), "feed-forward": (".up_proj", ".down_proj"),
 }
 AT = (0, 3, 20, 200)  # steps, when it is measured how long the parts of the stream are
-SMOKE = {"seeds": (0,), "steps": 10, "fast": (0.2,)}
+SMOKE = {"seeds": (0,), "steps": 4, "fast": (0.2,)}
 CARD = {**ingredients.CARD, "batch": "batches of {BATCH}"}
 
 

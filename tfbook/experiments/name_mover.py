@@ -55,8 +55,8 @@ from tfbook.interpret import (
 __all__ = ["HOW", "KINDS", "SMOKE", "TOLD", "grid_of", "heads_of", "run", "the_pair"]
 
 SMOKE = {
-    "prompts": 2, "layers": (29,), "late": (29,), "early": (28,), "templates": 1, "draws": 2,
-    "kept": (2,), "many": 2, "asked": 2,
+    "prompts": 1, "layers": (29,), "late": (29,), "early": (28,), "templates": 1, "draws": 1,
+    "kept": (2,), "many": 2, "asked": 1,
 }  # fmt: skip
 CARD = {
     "model": "SmolLM2-135M as it is, 134,515,008 parameters",

@@ -36,7 +36,7 @@ __all__ = ["BEGINNINGS", "SMOKE", "other_text", "run"]
 
 CONTEXT, BATCH = 128, 4
 BEGINNINGS = ("CORIOLANUS:\n", "The train was late, and")
-SMOKE = {"steps": 2, "every": 2, "n_characters": 6000, "context": 16, "words": 3}
+SMOKE = {"steps": 2, "every": 2, "n_characters": 3000, "context": 16, "words": 3}
 CARD = {
     "model": "SmolLM2-135M, 134,515,008 parameters, with adapters of rank {rank}",
     "data": "{n_characters:,} characters of a play",

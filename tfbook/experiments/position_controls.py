@@ -65,7 +65,7 @@ PLAIN = {
     "T5, longer": {"scheme": "T5"},
 }
 RECALLED = ("learned, tenfold rate", "rotary", "rotary, at 512")
-SMOKE = {"names": ("rotary", "learned"), "seeds": (0,), "steps": 3, "further": (1, 2, 40),
+SMOKE = {"names": ("rotary", "learned"), "seeds": (0,), "steps": 3, "further": (1, 2),
          "pieces": 2}  # fmt: skip
 CARD = {
     "model": "those transformers, {layers} layers of width {d_model}, 62,751 to 87,327 parameters",

@@ -98,7 +98,7 @@ REWORDED = (
     "When users come and go while text is produced, what is formed again at each step?",
     "If I take e to the power of how spread out the weights are, what number do I get?",
 )
-SMOKE = {"questions": QUESTIONS[:1], "pages": ("preface",)}
+SMOKE = {"questions": QUESTIONS[:1], "pages": ("preface",), "new": 3}
 CARD = {
     "model": "MiniLM-L6 finds, SmolLM2-135M writes, 22,713,216 and 134,515,008 parameters",
     "data": "three pages of this book",
@@ -142,12 +142,12 @@ def holds(answer: str, wanted: str) -> bool:
     )
 
 
-def ask(writer: pretrained.Pretrained, prompts: Sequence[str]) -> list[str]:
+def ask(writer: pretrained.Pretrained, prompts: Sequence[str], new: int = NEW) -> list[str]:
     """Return the first line of what a model writes behind each prompt, greedily."""
     found: list[str] = []
     for i in range(0, len(prompts), BATCH):
         rows = [writer.encode(text)[0].tolist() for text in prompts[i : i + BATCH]]
-        written = generation.generate(writer.model, rows, max_new_tokens=NEW, stop=writer.eos_ids)
+        written = generation.generate(writer.model, rows, max_new_tokens=new, stop=writer.eos_ids)
         found += [(writer.decode(row).strip() or "-").splitlines()[0] for row in written.tokens]
     return found
 
@@ -165,6 +165,7 @@ def run(
     questions: tuple[tuple[str, str], ...] = QUESTIONS,
     pages: tuple[str, ...] = PAGES,
     seed: int = 13,
+    new: int = NEW,
 ) -> tuple[dict, None]:
     """Ask each question without a paragraph, and with one found, drawn at random, or right.
 
@@ -172,6 +173,7 @@ def run(
         questions: each with what a right answer holds.
         pages: of the folder `book`, by name.
         seed: of the random paragraphs, which hold no right answer.
+        new: tokens of an answer at most.
 
     Returns:
         the log: `pages`, as they were read; for each of `questions` its string (`wanted`), the
@@ -199,7 +201,7 @@ def run(
             prompts[way].append(prompt(question, texts[i]))
     for way, asked in prompts.items():
         with torch.no_grad():
-            for row, text, prefix in zip(rows, ask(writer, asked), asked, strict=True):
+            for row, text, prefix in zip(rows, ask(writer, asked, new), asked, strict=True):
                 row[way] = text
                 row["nats"][way] = round(cost(writer, prefix, row["wanted"]), 3)
     return {"pages": read, "questions": rows}, None

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from urllib.parse import urldefrag
 
+import lxml.html
 import pytest
 from bs4 import BeautifulSoup
 
@@ -24,6 +25,25 @@ def read(site):
     def page(path):
         if path not in parsed:
             parsed[path] = BeautifulSoup(path.read_text(encoding="utf-8"), "lxml")
+        return parsed[path]
+
+    return page
+
+
+def classed(element, name):
+    """The descendants of an element that have this class."""
+    return element.xpath(f".//*[contains(concat(' ', @class, ' '), ' {name} ')]")
+
+
+@pytest.fixture(scope="module")
+def chapter():
+    """A built chapter as a tree, and its elements by anchor; each is read once."""
+    parsed = {}
+
+    def page(path):
+        if path not in parsed:
+            root = lxml.html.fromstring(path.read_text(encoding="utf-8"))
+            parsed[path] = root, {each.get("id"): each for each in root.xpath("//*[@id]")}
         return parsed[path]
 
     return page
@@ -54,7 +74,7 @@ def written():
                 yield path.stem, head[1], head[2].translate(curly)
 
 
-def test_every_exercise_is_listed_with_its_kind_and_leads_to_its_place(listed, read):
+def test_every_exercise_is_listed_with_its_kind_and_leads_to_its_place(listed, chapter):
     lines = [line for line in listed("exercises.html") if line[0] != "Questions in the text"]
     wanted = [(page, f"{number} {title}") for page, number, title in written()]
     assert len(wanted) > 150
@@ -62,20 +82,22 @@ def test_every_exercise_is_listed_with_its_kind_and_leads_to_its_place(listed, r
     unmarked = [text for text, told, _, _ in lines if not set(told.split(", ")) <= KINDS | LEVELS]
     assert unmarked == [] and all(told for _, told, _, _ in lines)
     for text, _, where, anchor in lines:
-        target = read(where).find(id=anchor)
-        assert target is not None and text.split(" ", 1)[1] in target.get_text(), text
+        target = chapter(where)[1].get(anchor)
+        assert target is not None and text.split(" ", 1)[1] in target.text_content(), text
 
 
-def test_every_figure_with_controls_is_listed_and_stands_where_its_line_leads(listed, site, read):
+def test_every_figure_with_controls_is_listed_and_its_line_leads_to_it(listed, site, chapter):
     lines = listed("figures.html")
     cards = 0
     for path in sorted((site / "chapters").glob("*.html")):
-        found = read(path).select(".tfbook-explorable")
-        cards += sum(each["data-module"] not in ("quiz", "predict", "explain") for each in found)
+        found = classed(chapter(path)[0], "tfbook-explorable")
+        kinds = [each.get("data-module") for each in found]
+        cards += sum(kind not in ("quiz", "predict", "explain") for kind in kinds)
     assert len(lines) == cards > 40
     for title, _, where, anchor in lines:
-        section = read(where).find(id=anchor)
-        assert title in [each.get_text() for each in section.select(".tfx-text strong")], title
+        texts = classed(chapter(where)[1][anchor], "tfx-text")
+        titles = [bold.text_content() for each in texts for bold in each.iter("strong")]
+        assert title in titles, title
 
 
 def test_questions_that_were_answered_are_counted_on_the_list(open_page, settle, server):

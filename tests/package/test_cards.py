@@ -107,6 +107,7 @@ BUILT = {
     "one_bad_token": lambda m: count(pretrained.load("smollm2-135m").model),
     "read_often": lambda m: count(m.begin(0)),
     "two_layouts": lambda m: count(pretrained.load("smollm2-135m").model),
+    "written_ways": lambda m: count(pretrained.load("smollm2-135m").model),
     "wirings": lambda m: count(
         m.model_of("added", 2, SHAKESPEARE), m.model_of("pre", 16, SHAKESPEARE)
     ),

@@ -102,6 +102,9 @@ BUILT = {
         *(m.begin(wiring, m.DEPTH, SHAKESPEARE) for wiring, *_ in m.MODELS.values())
     ),
     "ladder": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),
+    "largest_again": lambda m: {
+        size for width, _ in m.HELD_OUT for size in count(m.model_of("decoder", width))
+    },
     "leaving_out": lambda m: count(small(SHAKESPEARE, bias=False, n_layers=m.LAYERS)),
     "one_layer": lambda m: count(m.characters.CharacterModel(SHAKESPEARE, 8, 1)),
     "one_bad_token": lambda m: count(pretrained.load("smollm2-135m").model),
@@ -126,6 +129,7 @@ BUILT = {
     "longer_models": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),
     "one_pass": lambda m: count(pretrained.load("smollm2-135m").model),
     "read_write_learn": lambda m: count(pretrained.load("smollm2-135m").model),
+    "fetched_or_not": lambda m: count(pretrained.load("smollm2-135m").model),
     "fetching_layers": lambda m: count(pretrained.load("smollm2-135m").model),
     "few_bits": lambda m: count(pretrained.load("smollm2-135m").model),
     "calibrated_bits": lambda m: count(pretrained.load("smollm2-135m").model),

@@ -7,11 +7,15 @@ LOG = experiments.log("fetching_layers")
 
 
 def test_the_plans_are_parts_of_the_stack():
-    middle, fetch, rest = (set(plan) for plan in fetching_layers.PLANS.values())
+    middle, fetch, rest, both, third = (set(plan) for plan in fetching_layers.PLANS.values())
     assert middle == set(range(10, 20))
     assert fetch == set(range(17, 25))
     assert not fetch & rest
     assert fetch | rest == set(range(some_layers.DEPTH))
+    assert both <= fetch
+    assert not both & third
+    assert both | third == set(some_layers.PLANS["every third"])
+    assert not third & fetch
 
 
 def test_the_texts_are_those_of_the_other_plans():

@@ -58,13 +58,13 @@ WAYS = {
 class Recaller(nn.Module):
     """One layer of attention from questions to pairs, and scores of the values."""
 
-    def __init__(self, way: str, width: int = 64):
-        """Make an untrained model."""
+    def __init__(self, way: str, width: int = 64, *, keys: int = KEYS):
+        """Make an untrained model that knows so many keys."""
         super().__init__()
         if way not in WAYS:
             raise ValueError(f"way must be one of {', '.join(WAYS)}, got {way!r}")
         d_head, self.attend = WAYS[way]
-        self.keys, self.values = nn.Embedding(KEYS, width), nn.Embedding(VALUES, width)
+        self.keys, self.values = nn.Embedding(keys, width), nn.Embedding(VALUES, width)
         self.to_q = nn.Linear(width, d_head, bias=False)
         self.to_k = nn.Linear(width, d_head, bias=False)
         self.to_v = nn.Linear(width, width, bias=False)
@@ -77,22 +77,27 @@ class Recaller(nn.Module):
         return self.out(z)
 
 
-def lists(size: int, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+def lists(
+    size: int, count: int, generator: torch.Generator, *, keys: int = KEYS
+) -> tuple[Tensor, ...]:
     """Draw lists of pairs: keys and values (B, P), the keys asked for and their values (B, Q)."""
-    keys = torch.rand(size, KEYS, generator=generator).argsort(-1)[:, :count]
+    told = torch.rand(size, keys, generator=generator).argsort(-1)[:, :count]
     values = torch.randint(VALUES, (size, count), generator=generator)
     at = torch.randint(count, (size, QUESTIONS), generator=generator)
-    return keys, values, keys.gather(1, at), values.gather(1, at)
+    return told, values, told.gather(1, at), values.gather(1, at)
 
 
-def train(way: str, count: int, seed: int, steps: int, batch: int, rate: float, width: int):
+def train(
+    way: str, count: int, seed: int, steps: int, batch: int, rate: float, width: int,
+    *, keys: int = KEYS,
+):  # fmt: skip
     """Train a model at one number of pairs."""
     torch.manual_seed(seed)
-    model, generator = Recaller(way, width), torch.Generator().manual_seed(seed)
+    model, generator = Recaller(way, width, keys=keys), torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / 50, 2 * (1 - step / steps))
-        *told, right = lists(batch, count, generator)
+        *told, right = lists(batch, count, generator, keys=keys)
         loss = functional.cross_entropy(model(*told).flatten(0, 1), right.flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -102,12 +107,14 @@ def train(way: str, count: int, seed: int, steps: int, batch: int, rate: float, 
 
 
 @torch.no_grad()
-def accuracy(model: Recaller, count: int, seed: int, size: int = 128) -> tuple[float, ...]:
+def accuracy(
+    model: Recaller, count: int, seed: int, size: int = 128, *, keys: int = KEYS
+) -> tuple[float, ...]:
     """Return the share of right answers: of all, about the last 16 pairs, about the others."""
-    *told, right = lists(size, count, torch.Generator().manual_seed(10_000 + seed))
-    keys, _, asked = told
+    *told, right = lists(size, count, torch.Generator().manual_seed(10_000 + seed), keys=keys)
+    listed, _, asked = told
     correct = (model(*told).argmax(-1) == right).double()  # (size, QUESTIONS)
-    near = (asked[..., None] == keys[:, None, -WINDOW:]).any(-1)
+    near = (asked[..., None] == listed[:, None, -WINDOW:]).any(-1)
     return tuple(round(x.mean().item(), 4) for x in (correct, correct[near], correct[~near]))
 
 

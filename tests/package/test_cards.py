@@ -71,6 +71,11 @@ BUILT = {
         *map(m.model_of, (*m.TEXT, *m.RATES, *m.ROOM, *m.QUIET, m.ONLY_LAST)),
         *map(m.deep_of, m.DEEP),
     ),
+    "choices_searched": lambda m: count(
+        module("choices").model_of(m.BIAS),
+        module("choices_deep").model_of("pre-norm"),
+        *map(module("choices_longer").deep_of, m.DEEP),
+    ),
     "clipping": lambda m: count(m.begin(0)),
     "copying": lambda m: count(*(m.model_of(m.mixers_of(name)) for name in m.COPIERS)),
     "curriculum": lambda m: curriculum(),

@@ -151,13 +151,13 @@ def held_out(model: nn.Module) -> float:
 
 def train(
     name: str, model: nn.Module, steps: int, seed: int, rate: float, warmup: int | None = None,
-    strength: float = 0.01,
+    strength: float = 0.01, bias_step: float = 0.01,
 ) -> list[Tensor]:  # fmt: skip
     """Train a model; return for each step the shares of its experts, (layers, experts).
 
     The seed alone decides the order of the text: all models of a seed read the same windows. The
     rate rises for a tenth of the steps, or for `warmup` of them. `strength` is the factor of the
-    balancing loss, of "8 experts, loss".
+    balancing loss, of "8 experts, loss", and `bias_step` moves the biases of "8 experts, bias".
     """
     windows = rows(letters("train"), CONTEXT)
     order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(seed))
@@ -180,7 +180,7 @@ def train(
             loads = torch.stack([part.routing.load for part in mixtures])
             shares.append(loads / loads.sum(-1, keepdim=True))
             if mixtures[0].router.choice_bias is not None:
-                update_biases(model, 0.01)
+                update_biases(model, bias_step)
     return shares
 
 

@@ -97,7 +97,7 @@ def loss_of(name: str, seed: int, rate: float, steps: int, *, deep: bool = False
 
 
 def room_of(
-    name: str, seed: int, rate: float, steps: int, strength: float = 0.01
+    name: str, seed: int, rate: float, steps: int, strength: float = 0.01, bias_step: float = 0.01
 ) -> tuple[float, float]:
     """Train experts that serve no more than the mean; return the loss and the share dropped."""
     torch.manual_seed(seed)
@@ -106,7 +106,7 @@ def room_of(
     for part in mixtures:
         part.router.capacity_factor = 1.0
         part.register_forward_hook(lambda part, given, out: dropped.append(_dropped(part)))
-    choices.train(name, model, steps, seed, rate, strength=strength)
+    choices.train(name, model, steps, seed, rate, strength=strength, bias_step=bias_step)
     late = dropped[-max(1, steps // 4) * len(mixtures) :]  # before the model is tested
     return choices.held_out(model), round(statistics.mean(late), 4)
 

@@ -27,12 +27,14 @@ __all__ = ["NOTES", "SMOKE", "Note", "exact", "examples", "labelled", "run", "to
 
 SMOKE = {"seeds": (0,), "n_train": 2, "n_test": 1, "passes": 1, "count": 1}
 CARD = {
-    "model": "the last 3 layers of MiniLM-L6 and a linear layer, 5,324,162 parameters",
-    "data": "{n_train} questions on synthetic texts; 40 notes for the test",
+    "model": "the last {TOP} layers of MiniLM-L6 and a linear layer, 5,324,162 parameters",
+    "data": "{n_train} questions on synthetic texts",
     "steps": "{passes} epochs",
-    "batch": "batches of 16",
-    "rate": "rate 0.0003",
+    "batch": "batches of {BATCH}",
+    "rate": "rate {RATE:g}",
 }
+
+BATCH, RATE, TOP = answers.BATCH, answers.RATE, answers.TOP
 
 
 class Note(NamedTuple):
@@ -228,10 +230,11 @@ WITH = "with a friend,with two cousins,with a neighbour,with the children,with a
 
 def names(kept: bool) -> tuple[list[str], list[str], list[str]]:
     """Return given names, family names and places, those kept for the test or the others."""
-    lists = []
-    for every in (GIVEN, FAMILY, PLACES):
-        lists.append([w for i, w in enumerate(every) if (i % 5 == 4) == kept])
-    return tuple(lists)
+    given, family, places = (
+        [w for i, w in enumerate(every) if (i % 5 == 4) == kept]
+        for every in (GIVEN, FAMILY, PLACES)
+    )
+    return given, family, places
 
 
 class _Event(NamedTuple):
@@ -329,8 +332,8 @@ def examples(count: int, *, kept: bool = False, generator: random.Random) -> lis
         if "something" in question or question.startswith("Who"):
             # Another sentence may give the same question another answer.
             alike = [(e.past, e.thing, e.where) for e in events]
-            mine = alike[k]
-            if sum(a[0] == mine[0] and (a[1] == mine[1] or a[2] == mine[2]) for a in alike) > 1:
+            past, thing, where = alike[k]
+            if sum(a[0] == past and (a[1] == thing or a[2] == where) for a in alike) > 1:
                 continue
         inside = re.search(rf"\b{re.escape(answer)}\b", said[k], re.IGNORECASE)
         if inside is None:
@@ -345,8 +348,8 @@ def told(count: int, *, kept: bool = False, generator: random.Random) -> list[tu
     found = []
     while len(found) < count:
         event = _draw(generator, kept)
-        text = _say(event, generator)
-        found.append(labelled(text, [event.who], [event.where] if event.where else []))
+        places = [event.where] if event.where else []
+        found.append(labelled(_say(event, generator), [event.who], places))
     return found
 
 
@@ -369,13 +372,7 @@ def exact(answer: str, wanted: Sequence[str]) -> bool:
 
 
 def point(
-    language: pretrained.Pretrained,
-    *,
-    seed: int,
-    n_train: int,
-    n_test: int,
-    passes: int,
-    count: int,
+    language: pretrained.Pretrained, seed: int, n_train: int, n_test: int, passes: int, count: int
 ) -> dict:
     """Train a reader on many wordings and names, and return what it answers."""
     reader = answers.train(language, examples(n_train, generator=random.Random(seed)), passes, seed)
@@ -409,9 +406,5 @@ def run(
     """
     language = pretrained.load("minilm-l6")
     sizes = {"n_train": n_train, "n_test": n_test, "passes": passes}
-    log = {
-        "seeds": list(seeds),
-        **sizes,
-        "read": [point(language, seed=seed, count=count, **sizes) for seed in seeds],
-    }
-    return log, None
+    read = [point(language, seed=seed, count=count, **sizes) for seed in seeds]
+    return {"seeds": list(seeds), **sizes, "read": read}, None

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tfbook import experiments, pretrained
-from tfbook.experiments import answers, sentiment, summaries
+from tfbook.experiments import answers, forty_notes, sentiment, summaries
 
 torch.set_num_threads(1)
 
@@ -165,3 +165,24 @@ def test_overlap_is_f1_of_the_longest_common_subsequence():
 def _within(part, whole):
     rest = iter(whole)
     return all(word in rest for word in part)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_an_answer_of_the_many_wordings_stands_in_its_text(kept):
+    for e in forty_notes.examples(60, kept=kept, generator=random.Random(5)):
+        assert e.answer and e.answer not in e.question
+        assert e.text[e.start : e.end] == e.answer
+
+
+def test_no_name_of_the_notes_is_used_for_training():
+    every = {*forty_notes.GIVEN, *forty_notes.FAMILY, *forty_notes.PLACES}
+    for note in forty_notes.NOTES:
+        assert not every & {*note.persons, *note.places}
+        words, labels = forty_notes.labelled(note.text, note.persons, note.places)
+        begun = sum(label.startswith("B-") for label in labels)
+        assert len(words) == len(labels) and begun == len(note.persons) + len(note.places)
+
+
+def test_the_names_for_the_test_are_others():
+    for seen, new in zip(forty_notes.names(False), forty_notes.names(True), strict=True):
+        assert not set(seen) & set(new)

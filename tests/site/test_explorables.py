@@ -2445,7 +2445,7 @@ def check_training(page):
 
 def check_language(page):
     pairs = page.locator('[data-module="byte_pairs"]')
-    check_pairs(pairs, "naïve café, 12 € → λ", 150)
+    check_pairs(pairs, "Select the file λ that you want to open.", 150)
     check_sampler(page)
 
 

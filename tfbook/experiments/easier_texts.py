@@ -16,7 +16,7 @@ that `retrieval` kept.
 
 Nothing is trained.
 
-Explained in: chapters/13_language, section "What helps?".
+Explained in: chapters/13_language, section "Is the answer right?".
 """
 
 import random

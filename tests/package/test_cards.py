@@ -141,6 +141,7 @@ BUILT = {
     "few_bits": lambda m: count(pretrained.load("smollm2-135m").model),
     "calibrated_bits": lambda m: count(pretrained.load("smollm2-135m").model),
     "many_at_once": lambda m: count(pretrained.load("smollm2-135m").model),
+    "caches_read": lambda m: count(pretrained.load("smollm2-135m").model),
     "six_attentions": lambda m: count(
         *(m.model_of(wiring, SHAKESPEARE) for wiring, _ in m.MODELS.values())
     ),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tfbook import data, experiments, pretrained
-from tfbook.experiments import many_at_once, sixteen_bits
+from tfbook.experiments import caches_read, many_at_once, sixteen_bits
 
 
 def trained(way, steps=3):
@@ -72,3 +72,19 @@ def test_products_are_a_part_of_a_pass_and_four_rows_cost_what_the_program_makes
     layer = log["layer"]
     assert layer["oneDNN"][1] < 1.3 * layer["oneDNN"][0]
     assert layer["usual"][1] > 1.5 * layer["usual"][0]
+
+
+def test_caches_have_the_bytes_of_the_model():
+    model = pretrained.load("smollm2-135m").model
+    _, state = model.decode(torch.arange(3)[None])
+    held = sum(x.nbytes for layer in state.layers for x in (layer.mixer.k, layer.mixer.v))
+    assert held == 3 * caches_read.KV_BYTES
+
+
+def test_a_pass_takes_longer_the_more_its_requests_have_read():
+    log = experiments.log("caches_read")
+    assert log["kv_bytes"] == caches_read.KV_BYTES
+    for runs in log["ms"].values():
+        added = [ms[-1] - ms[0] for ms in runs.values()]
+        assert 0 < 2 * added[0] < added[1] < added[2] / 2
+    assert log["ms"]["int4"]["16"][-1] > 1.5 * log["ms"]["int4"]["16"][0]

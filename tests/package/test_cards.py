@@ -103,6 +103,9 @@ BUILT = {
     "deep_starts": lambda m: count(
         *(m.model_of(wiring, m.DEPTH, SHAKESPEARE, "pytorch") for wiring in m.RATES)
     ),
+    "bold_rates": lambda m: count(
+        *(m.model_of(wiring, m.DEPTH, SHAKESPEARE, "pytorch") for wiring in m.RATES)
+    ),
     "gentle_start": lambda m: count(*(m.begin(w, m.DEPTH, SHAKESPEARE) for w in m.RATES)),
     "gentle_parts": lambda m: count(
         *(m.begin(wiring, m.DEPTH, SHAKESPEARE) for wiring, *_ in m.MODELS.values())

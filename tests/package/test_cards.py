@@ -105,7 +105,6 @@ BUILT = {
     "leaving_out": lambda m: count(small(SHAKESPEARE, bias=False, n_layers=m.LAYERS)),
     "one_layer": lambda m: count(m.characters.CharacterModel(SHAKESPEARE, 8, 1)),
     "one_bad_token": lambda m: count(pretrained.load("smollm2-135m").model),
-    "ranks_and_rates": lambda m: count(m.Classifier(pretrained.load("minilm-l6"), 0)),
     "read_often": lambda m: count(m.begin(0)),
     "two_parts": lambda m: count(module("broken_run").model_of()),
     "two_layouts": lambda m: count(pretrained.load("smollm2-135m").model),

@@ -118,6 +118,7 @@ BUILT = {
     "one_layer": lambda m: count(m.characters.CharacterModel(SHAKESPEARE, 8, 1)),
     "one_bad_token": lambda m: count(pretrained.load("smollm2-135m").model),
     "read_often": lambda m: count(m.begin(0)),
+    "two_parts": lambda m: count(module("broken_run").model_of()),
     "two_layouts": lambda m: count(pretrained.load("smollm2-135m").model),
     "written_ways": lambda m: count(pretrained.load("smollm2-135m").model),
     "wirings": lambda m: count(

@@ -13,6 +13,7 @@ from tfbook.experiments import (
     own_text,
     preferred_sums,
     tuned_sums,
+    two_parts,
 )
 
 KNOWN = broken_run.questions()
@@ -69,6 +70,18 @@ def test_a_run_is_looked_at_after_each_step():
     seen = []
     broken_run.learn(broken_run.FAULTS, 0, 3, known=KNOWN, look=lambda step, _: seen.append(step))
     assert seen == [1, 2, 3]
+
+
+def test_the_weak_checker_of_two_parts_leaves_a_hole_and_the_strict_one_does_not():
+    worth = {"3+11": (1, 1), "14+0": (1, 0), "5+8": (0, 0), "014": (0, 0), "03+11": (0, 0)}
+    for text, (weak, strict) in worth.items():
+        assert two_parts.check_total("14=", f"{text}\n") == weak
+        assert two_parts.check_parts("14=", f"{text}\n") == strict
+    known, asked = two_parts.lines()
+    assert not set(known.texts) & set(asked) and len(asked) == two_parts.KEPT_APART
+    ends = {k: x["right"] for k, x in experiments.log("two_parts")["checkers"].items()}
+    assert all(row[-1] < row[0] for row in ends["weak"])
+    assert all(row[-1] > row[0] for row in ends["strict"])
 
 
 def test_both_styles_are_right_and_differ_by_the_zero():

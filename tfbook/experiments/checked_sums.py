@@ -62,6 +62,7 @@ def checked(model: DecoderOnly, asked: Sequence[str], n: int, seed: int) -> tupl
 def train(
     model: DecoderOnly, way: str, known: Questions, steps: int, seed: int, *,
     check: Callable[[str, str], float] = check_sum,
+    rate: float = RATE,
     look: Callable[[int, DecoderOnly], None] | None = None,
 ) -> tuple[DecoderOnly, list[float]]:  # fmt: skip
     """Train a copy in one way, and return it with the rewards of its steps.
@@ -69,7 +70,7 @@ def train(
     Before the first step and after each, `look` is called with the number of steps and the model.
     """
     model = copy.deepcopy(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     generator = torch.Generator().manual_seed(seed)
     pool = [known.texts[i] for i in known.train.tolist()]
     draw = Sampler(
@@ -79,7 +80,7 @@ def train(
     if look is not None:
         look(0, model)
     for step in range(steps):
-        optimizer.param_groups[0]["lr"] = RATE * min(1.0, (step + 1) / 10)
+        optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / 10)
         if way == "lessons":
             chosen = known.train[torch.randint(len(known.train), (BATCH,), generator=generator)]
             loss = loss_of(model, known.inputs[chosen], known.targets[chosen])

@@ -346,8 +346,8 @@ OWN_CLASSIFIER = Exercise(
     hints=(
         "A dictionary from the sentence in small letters to the pair keeps each sentence once. "
         "`setdefault` leaves the first one.",
-        "The listing of this section does what comes after the division. What does it make anew "
-        "for each rate?",
+        "The lines of this section train one model at one rate, and test it. What has to be made "
+        "anew for each rate?",
         "`max` over the rates takes a `key`: the mean of which hits? The test set comes after it.",
     ),
 )

@@ -19,7 +19,7 @@ and no text may end. The log holds, by these names,
 
 It does not show what readers think of the texts, and nothing about a large model.
 
-Explained in: chapters/12_generation, section "One bad token".
+Explained in: chapters/12_generation_deeper, section "One bad token".
 """
 
 import math

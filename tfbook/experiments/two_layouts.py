@@ -10,7 +10,7 @@ the scores of the two ways. All are timed in turn, `rounds` times, and the faste
 
 It does not show another processor or another library: there the two can be equal.
 
-Explained in: chapters/12_generation, section "How long one pass takes".
+Explained in: chapters/12_generation_deeper, section "Tokens a second".
 """
 
 from collections.abc import Callable

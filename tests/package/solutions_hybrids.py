@@ -128,6 +128,64 @@ def chunks_alone(*given):
     return chunks_with(*given, lambda keep, place: 0)
 
 
+# found-by-place ---------------------------------------------------------------------------------
+
+
+def places_with(k, v, keep, erase, write, order="fade, erase, write"):
+    S = torch.zeros(len(k), k.shape[2], v.shape[2], dtype=k.dtype)
+    for t in range(k.shape[1]):
+        k_t, v_t = k[:, t, None], v[:, t, None]
+        for part in order.split(", "):
+            if part == "fade":
+                S = keep * S
+            elif part == "erase":
+                S = S - erase * k_t.mT @ (k_t @ S)
+            else:
+                S = S + write * k_t.mT @ v_t
+    return ((k @ S @ v.mT).argmax(-1) == torch.arange(k.shape[1])).double().mean(0)
+
+
+@right("found-by-place")
+def places_by_a_loop(k, v, keep, erase, write):
+    return places_with(k, v, keep, erase, write)
+
+
+@right("found-by-place")
+def places_by_a_matrix(k, v, keep, erase, write):
+    S = torch.zeros(len(k), k.shape[2], v.shape[2], dtype=k.dtype)
+    for t in range(k.shape[1]):
+        k_t = k[:, t, :, None]
+        S = keep * (torch.eye(k.shape[2], dtype=k.dtype) - erase * k_t @ k_t.mT) @ S
+        S = S + write * k_t @ v[:, t, None]
+    return ((k @ S @ v.mT).argmax(-1) == torch.arange(k.shape[1])).float().mean(0)
+
+
+@wrong("found-by-place", "not multiplied by keep")
+def places_without_fading(*given):
+    return places_with(*given, order="erase, write")
+
+
+@wrong("found-by-place", "not taken off")
+def places_without_erasing(*given):
+    return places_with(*given, order="fade, write")
+
+
+@wrong("found-by-place", "before erasing")
+def places_written_first(*given):
+    return places_with(*given, order="fade, write, erase")
+
+
+@wrong("found-by-place", "asked for as soon as")
+def places_asked_at_once(k, v, keep, erase, write):
+    S, found = torch.zeros(len(k), k.shape[2], v.shape[2], dtype=k.dtype), []
+    for t in range(k.shape[1]):
+        k_t = k[:, t, None]
+        S = keep * S
+        S = S - erase * k_t.mT @ (k_t @ S) + write * k_t.mT @ v[:, t, None]
+        found.append(((k_t @ S @ v.mT).argmax(-1)[:, 0] == t).double().mean())
+    return torch.stack(found)
+
+
 # hybrid-layers ----------------------------------------------------------------------------------
 
 

@@ -2,15 +2,16 @@
 
 The task of `associative_recall`, with a key and its value as two tokens, one after the other, which
 something has to bring together before a pair can be looked up. Stacks of two layers learn it:
-attention, the delta rule behind its short convolution over four tokens, and a layer that is nothing
-but a convolution over four tokens, which can join neighbours and keeps nothing else. All have one
-rate, the same steps and the same seeds.
+attention, the delta rule behind its short convolution over four tokens, a state that fades (gated
+linear attention), and a layer that is nothing but a convolution over four tokens, which can join
+neighbours and keeps nothing else. All have one rate, the same steps and the same seeds.
 
 The log holds `recall[name][seed]`, `curve[name]`, `numbers[name]` and `parameters`,
 as the log of `associative_recall` does; the lower layer is named first.
 
 Source: [arora2023zoology]
-Explained in: chapters/09_hybrids_deeper, section "Key and value as two tokens".
+Explained in: chapters/09_hybrids, section "A hybrid is a list", and chapters/09_hybrids_deeper,
+section "Key and value as two tokens".
 """
 
 from collections.abc import Sequence
@@ -40,10 +41,12 @@ KINDS: dict[str, Spec] = {
     "attention": MIXERS["attention"],
     "delta rule": DeltaNet(2, **SIZES),  # with a short convolution over four tokens
     "convolution": Convolution(4, norm="layer"),
+    "state": MIXERS["gated linear"],
 }
 STACKS = (
     "convolution, attention", "attention, convolution", "delta rule, attention",
     "attention, delta rule", "delta rule, delta rule", "attention, attention",
+    "convolution, state",
 )  # fmt: skip
 
 

@@ -75,6 +75,7 @@ FILES = {
     "hybrid-layers": "hybrids.remembering",
     "delta-chunk": "hybrids.remembering",
     "joined-chunks": "hybrids.remembering",
+    "found-by-place": "hybrids.remembering",
     "same-output": "interpretability.patterns",
     "induction-score": "interpretability.patterns",
     "mended-rollout": "interpretability.patterns",

@@ -217,6 +217,106 @@ JOINED_CHUNKS = Exercise(
     broken=True,
 )
 
+# found-by-place ---------------------------------------------------------------------------------
+
+
+def found_by_place(
+    k: torch.Tensor, v: torch.Tensor, keep: float, erase: float, write: float
+) -> torch.Tensor:
+    """Write facts one after the other, and look at the end which of them are found.
+
+    The state begins with 0. With each fact it is multiplied by `keep`; then the part `erase` of
+    what stands under the key is taken off; then the key with `write` times the value is added. A
+    fact is found if, of the n values, its own has the largest dot product with what its key reads
+    from the last state.
+
+    k: (tries, n, d), keys of length 1. v: (tries, n, e). keep, erase, write: numbers.
+    Returns: (n,), the share of the tries in which each fact is found, oldest first.
+    """
+    ...
+
+
+def _by_place(
+    k: torch.Tensor, v: torch.Tensor, keep: float, erase: float, write: float, slip: str = ""
+) -> torch.Tensor:
+    state = k.new_zeros(k.shape[0], k.shape[2], v.shape[2])
+    found = []
+    for t in range(k.shape[1]):
+        key, value = k[:, t, :, None], v[:, t, None]  # (tries, d, 1), (tries, 1, e)
+        add = write * key * value
+        state = (1.0 if slip == "level" else keep) * state
+        if slip == "late":
+            state = state + add
+        if slip != "kept":
+            state = state - erase * key * (key * state).sum(1, keepdim=True)
+        if slip != "late":
+            state = state + add
+        if slip == "soon":
+            read = (key * state).sum(1, keepdim=True)
+            found.append((read @ v.mT).argmax(-1)[:, 0] == t)
+    if slip != "soon":
+        nearest = (k @ state @ v.mT).argmax(-1)
+        found = list((nearest == torch.arange(k.shape[1])).unbind(1))
+    return torch.stack(found).to(k.dtype).mean(1)
+
+
+_PLACE_SLIPS = {
+    "level": "The state is not multiplied by keep.",
+    "kept": "What stands under the key is not taken off.",
+    "late": "The new fact was written before erasing, so a part of it was taken off again.",
+    "soon": "Each fact was asked for as soon as it was told. Ask for all of them at the end.",
+}
+
+
+def _place_check(make: Any, **rule: float) -> None:
+    k = torch.nn.functional.normalize(numbers(40, 12, 4, seed=951), dim=-1)
+    v = torch.nn.functional.normalize(numbers(40, 12, 6, seed=952), dim=-1)
+    given = {"k": k, "v": v, **rule}
+    wanted = _by_place(**given)
+    slips = {words: _by_place(**given, slip=slip) for slip, words in _PLACE_SLIPS.items()}
+    mistakes = {words: x for words, x in slips.items() if not torch.allclose(x, wanted)}
+    found = make(*given.values())
+    if isinstance(found, torch.Tensor):
+        found = found.to(wanted.dtype)
+    expect(
+        found, wanted, "It should be the share of tries in which each fact is found.",
+        given=given, mistakes=mistakes,
+    )  # fmt: skip
+
+
+def _place_adding(make: Any) -> None:
+    """Without forgetting and erasing it is linear attention."""
+    _place_check(make, keep=1.0, erase=0.0, write=1.0)
+
+
+def _place_fading(make: Any) -> None:
+    """A decay factor acts before each fact is written."""
+    _place_check(make, keep=0.7, erase=0.0, write=1.0)
+
+
+def _place_erasing(make: Any) -> None:
+    """What stands under the key is taken off before writing."""
+    _place_check(make, keep=1.0, erase=1.0, write=1.0)
+    _place_check(make, keep=0.9, erase=0.5, write=0.5)
+
+
+FOUND_BY_PLACE = Exercise(
+    name="found-by-place",
+    title="Found, by place",
+    level=2,
+    section='chapters/09_hybrids, section "Five states, three tasks"',
+    stub=found_by_place,
+    properties=(_place_adding, _place_fading, _place_erasing),
+    hints=(
+        "Begin with recalled() of this chapter, which draws its keys and values itself. Which of "
+        "its lines is the update, and which line does erasing need before it?",
+        "The first axis counts the tries, so every try has its own state. The key of fact t as a "
+        "row of each try is k[:, t, None], with the shape (tries, 1, d).",
+        "What stands under the key is the row `k_t @ S`. Under the key it is taken off as an outer "
+        "product, with `k_t.mT` in front. After the loop, ask with all keys at once.",
+    ),
+)
+
 # hybrid-layers ----------------------------------------------------------------------------------
 
 
@@ -306,4 +406,4 @@ HYBRID_LAYERS = Exercise(
     ),
 )
 
-EXERCISES = (DELTA_CHUNK, JOINED_CHUNKS, HYBRID_LAYERS)
+EXERCISES = (DELTA_CHUNK, JOINED_CHUNKS, FOUND_BY_PLACE, HYBRID_LAYERS)

@@ -161,6 +161,7 @@ BUILT = {
     "pretrained_attention": lambda m: count(*(pretrained.load(n).model for n in m.MODELS)),
     "pretrained_heads": lambda m: count(*(pretrained.load(n).model for n in m.MODELS.values())),
     "prompts_compared": lambda m: count(pretrained.load("smollm2-135m").model),
+    "position_causes": lambda m: count(m.Reader("rotary", 63, 63), m.Reader("ALiBi", 24, 8)),
     "position_controls": lambda m: count(
         *(m.Reader(how["scheme"], *[len(set(data.shakespeare("all")))] * 2)
           for how in m.PLAIN.values())

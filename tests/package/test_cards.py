@@ -137,6 +137,7 @@ BUILT = {
     "long_sums": lambda m: count(*map(m.model_of, m.MODELS)),
     "long_texts": lambda m: count(pretrained.load("smollm2-135m").model),
     "longer_loops": lambda m: count(m.begin(0)),
+    "long_ladder": lambda m: count(m.ingredients.begin(0)),
     "loop_questions": lambda m: count(m.begin(0)),
     "longer_models": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),
     "one_pass": lambda m: count(pretrained.load("smollm2-135m").model),

@@ -6,7 +6,7 @@ Here the same model has one layer; text, steps, batches, rate and seeds are thos
 with every number of heads it has the same parameters. The log holds the held-out loss of each run,
 on the same passages.
 
-Explained in: chapters/03_multi_head, section "Why, then, many heads?".
+Explained in: chapters/03_multi_head_deeper, section "How many heads?".
 """
 
 from tfbook import data

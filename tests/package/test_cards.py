@@ -183,6 +183,7 @@ BUILT = {
     "scaling": lambda m: {m.size_of(m.model_of(k, w))[0] for k in m.LAYERS for w in m.LAYERS[k]},
     "sentiment": lambda m: count(m.Classifier(pretrained.load("minilm-l6").model)),
     "sentence_length": lambda m: count(*(m.model_of(kind) for kind, _ in m.RUNS.values())),
+    "vector_width": lambda m: count(*map(m.model_of, m.WIDTHS)),
     "shapes_compared": lambda m: {m.inner_parameters(m.model_of(n)) for n in m.SHAPES},
     "sick": lambda m: count(m.begin(0)),
     "shakespeare": lambda m: of_log("shakespeare", "plain", "ours", "lstm", "shipped"),

@@ -230,7 +230,8 @@ def found_by_place(
     fact is found if, of the n values, its own has the largest dot product with what its key reads
     from the last state.
 
-    k: (tries, n, d), keys of length 1. v: (tries, n, e). keep, erase, write: numbers.
+    k: (tries, n, d), keys of length 1. v: (tries, n, e).
+    keep: a number. erase: a number. write: a number.
     Returns: (n,), the share of the tries in which each fact is found, oldest first.
     """
     ...

@@ -10,8 +10,8 @@ BIN := $(VENV)/bin
 QUIET := $(if $(wildcard $(VENV)/.book $(VENV)/.test),-q)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(QUIET) -c constraints.txt
 PORT ?= 8000
-# Two test processes with one thread each: on two cores, more threads stall each other.
-WORKERS ?= 2
+# Three test processes with one thread each: on two cores one may wait for the browser.
+WORKERS ?= 3
 CHAPTER ?=
 
 # Tests start a hundred Python processes; byte-code that is kept saves each of them half a second.

@@ -1,6 +1,6 @@
 """How does one beginning go on under six ways of choosing the next token?
 
-SmolLM2-135M as it is reads *To be, or not to be,* and writes 24 tokens: greedily, at a temperature
+SmolLM2-135M as it is reads "To be, or not to be," and writes 24 tokens: greedily, at a temperature
 of 0.7, at 1, and at 1 with top-k 40, with top-p 0.9 and with min-p 0.05; each with the seeds 1 and
 2, which greedy decoding does not use. No text may end. The log holds the texts by the names of
 `SETTINGS`, and in `outside` how many of the tokens of each lie outside top-p 0.9 of the model's own

@@ -114,6 +114,9 @@ BUILT = {
     "largest_again": lambda m: {
         size for width, _ in m.HELD_OUT for size in count(m.model_of("decoder", width))
     },
+    "larger_rates": lambda m: {
+        size for width, _ in m.FACTORS for size in count(m.model_of("decoder", width))
+    },
     "leaving_out": lambda m: count(small(SHAKESPEARE, bias=False, n_layers=m.LAYERS)),
     "one_layer": lambda m: count(m.characters.CharacterModel(SHAKESPEARE, 8, 1)),
     "rounded_drafts": lambda m: count(pretrained.load("smollm2-135m").model),

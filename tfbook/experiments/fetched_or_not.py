@@ -16,7 +16,8 @@ one token in float32. Of all rounds, which go through all conditions in turn, th
 fastest, in processor seconds of the one thread: other programs that share the memory and the cache
 can only slow one down. The shipped log is the better of two runs of 50 rounds, time by time.
 `reading` are the bytes a second of a product of two long vectors, timed in the same rounds;
-`processor` is what the system calls the processor.
+`processor` is what the system calls the processor; `cache` are the bytes of the largest cache that
+its core can use.
 
 Explained in: chapters/06_complexity, section "Two ceilings".
 """
@@ -92,6 +93,13 @@ def processor() -> str:
     return names[0] if names else ""
 
 
+def cache() -> int:
+    """Return the bytes of the largest cache of the first core, or 0 if the system does not say."""
+    sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob(
+        "index*/size")]  # fmt: skip
+    return max((1024 * int(size[:-1]) for size in sizes if size.endswith("K")), default=0)
+
+
 @torch.no_grad()
 def run(
     *,
@@ -141,5 +149,5 @@ def run(
         },
         "pass": [best["pass", 1, layers] for layers in own],
         "reading": (one.nbytes + other.nbytes) / best["reading"],
-        "processor": processor(),
+        "processor": processor(), "cache": cache(),
     }, None  # fmt: skip

@@ -2379,7 +2379,10 @@ def check_chapter_of_attention(page):
     output, weights = attention.attend(words[3:], words, words, return_weights=True)
     assert values(steps, "weight", 4) == pytest.approx(weights[0].tolist(), abs=TOLERANCE)
     assert values(steps, "output", 3) == pytest.approx(output[0].tolist(), abs=TOLERANCE)
-    check_softmax(page.locator('[data-module="softmax_temperature"]'), **DEFAULT_SOFTMAX)
+    plane = page.locator('[data-module="soft_lookup_plane"]')
+    query, keys = double([[0.25, 0.95]]), double([[0, 1.2], [0.6, 0.6], [1.2, 0]])
+    weights = attention.soft_lookup(query, keys, keys, temperature=0.3, return_weights=True)[1]
+    assert values(plane, "weight", 3) == pytest.approx(weights[0].tolist(), abs=TOLERANCE)
 
 
 def check_second_reading_of_attention(page):

@@ -123,7 +123,7 @@ def word_vectors() -> tuple[list[str], Float[Tensor, "n_words d"]]:
         ValueError: if the file is damaged.
 
     Source: [wang2020minilm]; made by ``tfbook/data/make/word_vectors.py``.
-    Explained in: chapters/02_attention, section "The whole thing in one screen".
+    Explained in: chapters/02_attention, section "Attention in four lines".
     """
     words, rows = _vectors(_text("word_vectors.tsv"))
     return list(words), torch.tensor(rows, dtype=torch.float32) / STEPS_PER_UNIT

@@ -6,8 +6,12 @@ matrices for queries, keys and values, and a matrix to the four colours, plays i
 numbers of queries and keys have variance 1. It is trained by plain gradient descent, with scores
 divided by the root of the width and not, at several widths and learning rates.
 
+Two controls, at one width: without the division, but with matrices for queries and keys that begin
+so much smaller that the scores have the same spread as divided ones; and Adam in place of plain
+gradient descent, with the division and without it.
+
 The log holds the share of right answers on 4,000 other sequences after training. One task, three
-symbols, no norms and no Adam, which would hide part of what a small gradient does.
+symbols, no norms.
 
 Source: [vaswani2017attention], section 3.2.1.
 Explained in: chapters/02_attention, section "Why a large spread hurts".
@@ -22,11 +26,18 @@ from tfbook.attention import attend
 __all__ = ["SMOKE", "Player", "examples", "run", "train"]
 
 BATCH, HELD = 64, 4000
-SMOKE = {"widths": (4,), "rates": (0.1,), "seeds": (0,), "steps": 3}
+SMOKE = {
+    "widths": (4,),
+    "rates": (0.1,),
+    "seeds": (0,),
+    "steps": 3,
+    "control": 4,
+    "adam_rates": (0.01,),
+}
 CARD = {
     "model": "one attention layer of width {widths_first}–{widths_last}, at most 6,400 parameters",
     "data": "rock, paper and scissors in random colours",
-    "rate": "rates {rates_first:g} to {rates_last:g}, plain gradient descent",
+    "rate": "rates {rates_first:g} to {rates_last:g}, plain gradient descent; as a control Adam",
 }
 
 
@@ -47,8 +58,14 @@ def examples(size: int, chance: torch.Generator) -> tuple[Tensor, Tensor]:
 class Player(nn.Module):
     """One layer of attention that names a colour for each token."""
 
-    def __init__(self, width: int, divide: bool, chance: torch.Generator):
-        """Draw the four matrices so that queries and keys have variance 1."""
+    def __init__(
+        self, width: int, divide: bool, chance: torch.Generator, small_start: bool = False
+    ):
+        """Draw the four matrices so that queries and keys have variance 1.
+
+        With `small_start` their variance is one over the root of the width, so that undivided
+        products begin with variance 1.
+        """
         super().__init__()
         self.scale = None if divide else 1.0  # None: one over the root of the width
 
@@ -58,6 +75,10 @@ class Player(nn.Module):
         # Each token has two ones among its seven numbers.
         self.W_q, self.W_k, self.W_v = (matrix(7, width, 0.5**0.5) for _ in range(3))
         self.to_colour = matrix(width, 4, width**-0.5)
+        if small_start:
+            with torch.no_grad():
+                self.W_q.mul_(width**-0.25)
+                self.W_k.mul_(width**-0.25)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return scores of the colours, (B, 3, 4)."""
@@ -65,11 +86,21 @@ class Player(nn.Module):
         return attend(q, k, v, scale=self.scale) @ self.to_colour
 
 
-def train(width: int, divide: bool, rate: float, seed: int, steps: int = 250) -> float:
+def train(
+    width: int,
+    divide: bool,
+    rate: float,
+    seed: int,
+    steps: int = 250,
+    *,
+    small_start: bool = False,
+    adam: bool = False,
+) -> float:
     """Train one layer and return its share of right answers."""
     chance = torch.Generator().manual_seed(seed)
-    player = Player(width, divide, chance)
-    optimizer = torch.optim.SGD(player.parameters(), lr=rate)
+    player = Player(width, divide, chance, small_start)
+    rule = torch.optim.Adam if adam else torch.optim.SGD
+    optimizer = rule(player.parameters(), lr=rate)
     for _ in range(steps):
         x, wanted = examples(BATCH, chance)
         optimizer.zero_grad()
@@ -86,11 +117,14 @@ def run(
     rates: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0, 3.0),
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5),
     steps: int = 250,
+    control: int = 256,
+    adam_rates: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1),
 ) -> tuple[dict, None]:
-    """Train every width at every rate, divided and not.
+    """Train every width at every rate, divided and not, and the controls at one width.
 
     Returns:
-        the log: `right[way][width]` is a list over rates of lists over seeds.
+        the log: `right[way][width]` is a list over rates of lists over seeds; `small_start` is
+        such a list for the width `control`, and `adam[way]` one over `adam_rates`.
     """
     return {
         "settings": {"steps": steps, "batch": BATCH},
@@ -104,6 +138,19 @@ def run(
                 ]
                 for width in widths
             }
+            for way, divide in (("divided", True), ("not divided", False))
+        },
+        "control": control,
+        "small_start": [
+            [train(control, False, rate, seed, steps, small_start=True) for seed in seeds]
+            for rate in rates
+        ],
+        "adam_rates": list(adam_rates),
+        "adam": {
+            way: [
+                [train(control, divide, rate, seed, steps, adam=True) for seed in seeds]
+                for rate in adam_rates
+            ]
             for way, divide in (("divided", True), ("not divided", False))
         },
     }, None

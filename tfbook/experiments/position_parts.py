@@ -1,4 +1,4 @@
-"""Which part of a sinusoidal model fails at new positions, and how far back T5 and ALiBi read.
+"""Which part of a sinusoidal model fails at new positions? How far back do T5 and ALiBi read?
 
 The models of `extrapolation`, trained on pieces of 64 letters. Letters 257 to 512 of the test texts
 are read in pieces of 64 that begin at position 0 or at 448:

@@ -170,6 +170,7 @@ BUILT = {
         *(m.Reader(how["scheme"], *[len(set(data.shakespeare("all")))] * 2)
           for how in m.PLAIN.values())
     ),
+    "position_parts": lambda m: count(*(m.Reader(n, 63, 63) for n in ("sinusoidal", "T5"))),
     "position_rates": lambda m: count(
         *(m.Reader(how["scheme"], *[len(set(data.shakespeare("all")))] * 2)
           for how in m.SETTINGS.values())

@@ -51,8 +51,8 @@ CLOCKS = {
 SMOKE = {"names": ("ALiBi",), "lengths": (2,), "seeds": (0,), "steps": 2, "pieces": 1,
          "tokens": 64}  # fmt: skip
 CARD = {
-    "model": "those transformers, {layers} layers of width {d_model}, 58,184 to 62,751 parameters",
-    "data": "the same text and task of recall, in pieces of {trained}",
+    "model": "transformer, {layers} layers of width {d_model}, 58,184 to 62,751 parameters",
+    "data": "Shakespeare and a task of recall, in pieces of {trained}",
     "steps": "{steps} steps, on recall also four times as many, with one seed",
     "rate": "rate {RATE:g}",
 }

@@ -68,10 +68,10 @@ RECALLED = ("learned, tenfold rate", "rotary", "rotary, at 512")
 SMOKE = {"names": ("rotary", "learned"), "seeds": (0,), "steps": 3, "further": (1, 2),
          "pieces": 2}  # fmt: skip
 CARD = {
-    "model": "those transformers, {layers} layers of width {d_model}, 62,751 to 87,327 parameters",
-    "data": "the same text and task of recall, in pieces of {trained} or {tested}",
+    "model": "transformer, {layers} layers of width {d_model}, 62,751 to 87,327 parameters",
+    "data": "Shakespeare and a task of recall, in pieces of {trained} or {tested}",
     "steps": "{steps} steps, or four times as many",
-    "rate": "rate {RATE:g}, trained on at {rate_further:g}",
+    "rate": "rate {RATE:g}, or {rate_further:g} in further training",
 }
 RATE_FURTHER = 2e-3
 

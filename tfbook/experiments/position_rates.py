@@ -53,8 +53,8 @@ FURTHER = (40, 160)
 RATE_FURTHER = 2e-3
 SMOKE = {"names": ("rotary",), "rates": (0.01,), "steps": 1, "further": (), "pieces": 1}
 CARD = {
-    "model": "those transformers, {layers} layers of width {d_model}, 62,751 to 87,327 parameters",
-    "data": "the same text",
+    "model": "transformer, {layers} layers of width {d_model}, 62,751 to 87,327 parameters",
+    "data": "Shakespeare, in pieces of {trained}",
     "rate": "rates {rates_first:g} and {rates_last:g}",
 }
 

@@ -153,7 +153,7 @@ def interpolate_positions(weight: Float[Tensor, "N D"], n_new: int) -> Float[Ten
         >>> interpolate_positions(torch.tensor([[0.0], [10.0], [40.0]]), 5).T
         tensor([[ 0.,  5., 10., 25., 40.]])
 
-    Explained in: chapters/04_positions, section "Longer contexts by interpolation".
+    Explained in: chapters/04_positions, section "Longer contexts".
     """
     check_float("weight", weight, min_dims=2)
     check_number("n_new", n_new, 2, whole=True)

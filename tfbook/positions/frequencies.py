@@ -33,7 +33,7 @@ class RotaryScaling(Protocol):
 
     ``amplitude`` multiplies the rotated vectors, so it multiplies each score by its square.
 
-    Explained in: chapters/04_positions, section "Longer contexts by interpolation".
+    Explained in: chapters/04_positions, section "Longer contexts".
     """
 
     amplitude: float
@@ -55,7 +55,7 @@ class LinearScaling:
         ValueError: if it is not finite and positive.
 
     Source: [chen2023extending]
-    Explained in: chapters/04_positions, section "Longer contexts by interpolation".
+    Explained in: chapters/04_positions, section "Longer contexts".
     """
 
     factor: float
@@ -82,7 +82,7 @@ class NTKScaling:
         ValueError: if it is not finite and positive, or d_head is 2, which has no slowest pair.
 
     Source: [peng2024yarn]
-    Explained in: chapters/04_positions, section "Longer contexts by interpolation".
+    Explained in: chapters/04_positions, section "Longer contexts".
     """
 
     factor: float
@@ -120,7 +120,7 @@ class YarnScaling:
         ValueError: if one is out of its range, or beta_fast is below beta_slow.
 
     Source: [peng2024yarn]
-    Explained in: chapters/04_positions, section "Longer contexts by interpolation".
+    Explained in: chapters/04_positions, section "Longer contexts".
     """
 
     factor: float
@@ -181,7 +181,7 @@ class Llama3Scaling:
         ValueError: if one is out of its range, or beta_fast is not above beta_slow.
 
     Source: [peng2024yarn], there as "NTK-by-parts"
-    Explained in: chapters/04_positions, section "Longer contexts by interpolation".
+    Explained in: chapters/04_positions, section "Longer contexts".
     """
 
     factor: float

@@ -130,13 +130,14 @@ def relative_bias_shapes(
         far = torch.tensor([1, 8, 16, 32, 64, 128])
         pairs = zip(far.tolist(), buckets_of(now, -far).tolist(), strict=True)
         numbers = ", ".join(f"{x} → {bucket}" for x, bucket in pairs)
+        shaw = f"""Shaw's scheme tells distances apart up to {now["clip"]} in each direction, and
+        all farther ones look like {now["clip"]}. """ if "shaw" in offered else ""  # fmt: skip
         return wrapped(f"""{TITLE}
 
         Distance is the query's position less the key's. ALiBi with {now["n_heads"]} heads takes off
         a slope for each position of distance; the slopes are {slopes}. T5 has {now["n_buckets"]}
         buckets with a learned number each; keys so far before the query fall into these buckets:
-        {numbers}. Shaw's scheme tells distances apart up to {now["clip"]} in each direction, and
-        all farther ones look like {now["clip"]}. Without a scheme every distance adds 0.
+        {numbers}. {shaw}Without a scheme every distance adds 0.
 
         In the page you choose the scheme and the head, change the number of heads, the buckets and
         where they end, and read off the bias at each distance.""")

@@ -43,7 +43,7 @@ def given_frequencies(model: nn.Module) -> nn.Module:
     counts = torch.bincount(letters("train"), minlength=vocabulary) + 1.0
     frequencies = (counts / counts.sum()).log()
 
-    def added(part: nn.Module, given: tuple[Tensor], logits: Tensor) -> Tensor:
+    def added(part: nn.Module, given: object, logits: Tensor) -> Tensor:
         return logits + frequencies
 
     model.head.register_forward_hook(added)

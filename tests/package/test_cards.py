@@ -72,6 +72,9 @@ BUILT = {
         *map(m.model_of, (*m.TEXT, *m.RATES, *m.ROOM, *m.QUIET, m.ONLY_LAST)),
         *map(m.deep_of, m.DEEP),
     ),
+    "choices_scale": lambda m: count(
+        module("choices_deep").model_of("post-norm"), module("choices").model_of("plain")
+    ),
     "choices_searched": lambda m: count(
         module("choices").model_of(m.BIAS),
         module("choices_deep").model_of("pre-norm"),

@@ -25,7 +25,7 @@ from tfbook.experiments.told_earlier import BLOCK, COLOURS, read
 
 __all__ = ["ASKED", "SMOKE", "best_blocks", "run"]
 
-SMOKE = {"n": 40, "distances": (8,), "colours": 1, "long": (40, (8,), 1)}
+SMOKE = {"n": 36, "distances": (8,), "colours": 1, "long": (36, (8,), 1)}
 CARD = {
     "model": "SmolLM2-135M as it is, 134,515,008 parameters, another attention in all layers",
     "data": "texts of {n} tokens, {colours} for each of 2 distances, and of 4,096 tokens, 2 for "

@@ -150,6 +150,7 @@ BUILT = {
     "read_write_learn": lambda m: count(pretrained.load("smollm2-135m").model),
     "fetched_or_not": lambda m: count(pretrained.load("smollm2-135m").model),
     "fetching_layers": lambda m: count(pretrained.load("smollm2-135m").model),
+    "other_words": lambda m: count(pretrained.load("smollm2-135m").model),
     "fewer_keys": lambda m: count(m.Recaller(m.WAY)),
     "few_bits": lambda m: count(pretrained.load("smollm2-135m").model),
     "calibrated_bits": lambda m: count(pretrained.load("smollm2-135m").model),

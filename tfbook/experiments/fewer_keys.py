@@ -6,7 +6,7 @@ keys, and a layer has to fix the features of a key before it knows which others 
 Here the same layer learns the same task with keys drawn from 256, from 64 and from 16. The log
 holds the share of right answers on fresh lists, for each number of keys and each seed.
 
-Explained in: chapters/07_efficient_attention, section "What a state forgets".
+Explained in: chapters/07_efficient_attention_deeper, section "Sixteen features, sixteen facts".
 """
 
 from collections.abc import Sequence

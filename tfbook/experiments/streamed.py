@@ -10,7 +10,7 @@ that *in the cache*, where the keys that are left stand side by side: 63 at most
 rotated by their place in the text, so for the first key the query is turned back as far as needed.
 The ways that need fewer tokens to be seen read fewer (`FEWER`).
 
-Explained in: chapters/07_efficient_attention, section "Reading on without end".
+Explained in: chapters/07_efficient_attention_deeper, section "Where a rolling cache counts from".
 """
 
 import math

@@ -80,6 +80,7 @@ BUILT = {
         module("choices_deep").model_of("pre-norm"),
         *map(module("choices_longer").deep_of, m.DEEP),
     ),
+    "clear_labels": lambda m: count(m.Classifier(pretrained.load("minilm-l6").model)),
     "clipping": lambda m: count(m.begin(0)),
     "copying": lambda m: count(*(m.model_of(m.mixers_of(name)) for name in m.COPIERS)),
     "curriculum": lambda m: curriculum(),
@@ -126,6 +127,10 @@ BUILT = {
     "six_settings": lambda m: count(pretrained.load("smollm2-135m").model),
     "one_bad_token": lambda m: count(pretrained.load("smollm2-135m").model),
     "read_often": lambda m: count(m.begin(0)),
+    "thin_changes": lambda m: count(
+        module("clear_labels").Classifier(pretrained.load("minilm-l6").model)
+    ),
+    "two_sizes": lambda m: count(m.model_at(1, 7, 0)),
     "two_parts": lambda m: count(module("broken_run").model_of()),
     "two_layouts": lambda m: count(pretrained.load("smollm2-135m").model),
     "written_ways": lambda m: count(pretrained.load("smollm2-135m").model),

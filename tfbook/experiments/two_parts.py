@@ -85,7 +85,7 @@ def measured(model: DecoderOnly, asked: Sequence[str], n: int, seed: int) -> lis
 
 def run(
     *,
-    seeds: Sequence[int] = (0, 1, 2),
+    seeds: Sequence[int] = (0, 1, 2, 3, 4, 5),
     lessons: int = LESSONS,
     at: Sequence[int] = (0, 10, 20, 40),
     n_samples: int = 16,

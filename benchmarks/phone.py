@@ -4,8 +4,8 @@ Setting: Chromium with a screen of 390 × 844, a processor four times as slow, 1
 an empty cache; the built pages come compressed from this machine. Each page is opened several times
 and read to its end by the wheel. A task is what the page can't be interrupted in: while one runs,
 nothing scrolls and no button answers. The browser does not always tell of one before the first
-paint; that one shows in the paint's time. Load of the machine and the time of a fixed loop stand beside
-each row, for a busy machine makes a slower phone.
+paint; that one shows in the paint's time. Load of the machine and the time of a fixed loop stand
+beside each row, for a busy machine makes a slower phone.
 
 Needs `make book`, Chromium, and Playwright.
 """

@@ -99,8 +99,8 @@ def block_attention(
 
     q: (n, d). k: (m, d), m a multiple of `block`. v: (m, d_v). block: keys in a block. top: at
     most the number of blocks.
-    Returns: (n, d_v), scaled softmax attention over the keys of the chosen blocks. Scores are
-    computed for these keys only.
+    Returns: (n, d_v), scaled softmax attention over the keys of the chosen blocks. Scores
+    are computed for these keys only.
     """
     ...
 

@@ -2366,11 +2366,11 @@ def check_alignments(page, log, chosen=0):
 
 
 def check_motivation(page):
-    """The second walk begins with what la reads of la, zone and européenne, without a mask."""
+    """The second walk begins with what sur reads of sur, la, zone, économique, without a mask."""
     walk = page.locator('[data-module="stepper"]').nth(1)
-    keys = double([[0], [1], [0]])  # la and européenne ask for the noun, with ln 4
-    weights = attention.attend(double([[math.log(4)]]), keys, keys, return_weights=True)[1]
-    assert values(walk, "weights", 3) == pytest.approx(weights[0].tolist(), abs=0.001)
+    keys = double([[0], [0], [1], [0]])  # sur and économique ask for the noun, with ln 3
+    weights = attention.attend(double([[math.log(3)]]), keys, keys, return_weights=True)[1]
+    assert values(walk, "weights", 4) == pytest.approx(weights[0].tolist(), abs=0.001)
 
 
 def check_chapter_of_attention(page):

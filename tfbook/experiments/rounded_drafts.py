@@ -11,7 +11,7 @@ pass; no text may end. The log holds, for each number of bits,
 
 It does not show seconds: here the rounded weights are numbers of 32 bits as the others.
 
-Explained in: chapters/12_generation, section "What drawn guesses gain".
+Explained in: chapters/12_generation_deeper, section "Drafts of rounded weights".
 """
 
 import copy

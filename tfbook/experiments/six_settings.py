@@ -6,7 +6,7 @@ of 0.7, at 1, and at 1 with top-k 40, with top-p 0.9 and with min-p 0.05; each w
 `SETTINGS`, and in `outside` how many of the tokens of each lie outside top-p 0.9 of the model's own
 distribution. Two texts a setting are examples: which setting people prefer they do not show.
 
-Explained in: chapters/12_generation, section "What the rules do to a text".
+Explained in: chapters/12_generation_deeper, section "Sixteen texts, four ways".
 """
 
 import torch

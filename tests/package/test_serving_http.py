@@ -31,7 +31,7 @@ from tfbook.generation import Sampling, generate, pieces
 
 openai = pytest.importorskip("openai")
 
-SECONDS = 90  # after which something hangs; nothing here takes long
+SECONDS = 60  # after which something hangs; nothing here takes long
 LONG = 400
 TEXTS = ["It is a truth universally acknowledged, that a single man must be in want. é ø"]
 
@@ -590,6 +590,8 @@ def process(*arguments):
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | more,
+        # Tests in the background of a shell are deaf to Ctrl-C, and so would it be.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as running:
         try:
             said = running.stderr.readline()

@@ -57,8 +57,8 @@ def test_what_is_looked_for_comes_first(ask, query):
 
 
 @pytest.mark.browser
-def test_a_place_of_the_thing_by_both_of_its_names_comes_before_places_of_one(ask):
-    """The chapter writes *rotary embedding (RoPE)*; another one has *rotary* in its titles."""
+def test_the_chapter_about_a_thing_comes_before_one_that_names_it(ask):
+    """Chapters 4 and 5 both write *rotary* and *RoPE*; the fourth is about it."""
     chapters = [page for _, page in ask("RoPE") if page.startswith("chapters/")]
     assert chapters[0] == "chapters/04_positions"
 

@@ -3,7 +3,7 @@
 (() => {
   const KINDS = [1, 0.85, 0.7, 1.15, 0.6, 0.3, 0.3]; // as in book/tools/searching.py
   const NAMES = ["", "second reading", "lab", "glossary", "", "list", "package"];
-  const TITLE = 3.5, SPREAD = 0.75, SATURATION = 1.4, MOST = 60;
+  const TITLE = 3.5, SPREAD = 0.75, SATURATION = 1.4, CHAPTER = 0.3, MOST = 60;
   const SAME = { sqrt: "root", rope: "rotari", llm: "languag" };
   const SHORT = /\bKV\b/gi; // key-value
   const FRAME = /^(What to remember|Further reading|Often got wrong|What to do|Summary)$/;
@@ -44,6 +44,7 @@
     return found;
   };
 
+  const page = (at) => data.results[at][1].split(/_deeper|\.html/)[0];
   const plain = (text) => ` ${(text.toLowerCase().match(WORD) || []).join(" ")} `;
 
   const search = (query) => {
@@ -65,7 +66,17 @@
       const phrase = exact ? (kind === 6 ? 8 : 3) : name.includes(wanted) ? 1.6 : 1;
       return [score * share ** 2 * KINDS[kind] * phrase * (FRAME.test(title) ? 0.5 : 1), at];
     };
-    return [...scores].map(rank).sort((a, b) => b[0] - a[0] || a[1] - b[1]).map(([, at]) => data.results[at]);
+    const ranked = [...scores].map(rank);
+    // A chapter that treats the thing comes before one that mentions it.
+    const treated = new Map();
+    for (const [score, at] of ranked) treated.set(page(at), (treated.get(page(at)) || 0) + score);
+    const most = Math.max(...treated.values());
+    for (const each of ranked) {
+      const kind = data.results[each[1]][2];
+      if (kind < 2) each[0] *= 1 + (CHAPTER * treated.get(page(each[1]))) / most;
+      if (kind === 3) each[0] *= 1 + CHAPTER; // a word of the glossary, too
+    }
+    return ranked.sort((a, b) => b[0] - a[0] || a[1] - b[1]).map(([, at]) => data.results[at]);
   };
   window.tfbookFind = search;
 

@@ -82,6 +82,10 @@ CALLS = {
         ends={"old": "orange", "new": "blue", "seen": None}, points={"seen": ([0, 1], [3, 2])},
         levels={"law": 3.5}, marks={"here": 0.5}, **kw,
     ),
+    "roofline": lambda **kw: plotting.roofline(
+        {"one": [(0.5, 9, "1 row")], "two": [(10, 80, "20 rows")]}, peak=100, bandwidth=20,
+        ylabel="FLOPs a second", **kw
+    ),
     "spreads": lambda **kw: plotting.spreads(
         {"none": [2.6, 2.7], "two": [3.1, 3.3]}, xlabel="loss", level="none",
         notes={"two": "43,455"}, noted="parameters", **kw
@@ -218,7 +222,8 @@ def test_tensor_that_needs_a_gradient_is_taken(shown):
 def drawn(monkeypatch):
     """Collect figures instead of showing them."""
     figures = []
-    monkeypatch.setattr(plotting._curves, "show", lambda fig, **kw: figures.append(fig))
+    for module in (plotting._curves, plotting._roofline):
+        monkeypatch.setattr(module, "show", lambda fig, **kw: figures.append(fig))
     return figures
 
 
@@ -256,6 +261,20 @@ def test_spreads_write_means_and_notes_in_their_rows(drawn):
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first row is on top
 
 
+def test_a_roofline_bends_at_its_ridge_and_names_its_points(drawn):
+    points = {"a": [(1, 15, "2 rows"), (8, 90, "")]}
+    plotting.roofline(points, peak=100, bandwidth=20, ylabel="y", title="T", alt=ALT, joined=True)
+    (axes,) = drawn[0].axes
+    roof, _, joined = axes.get_lines()
+    (left, ridge, right), heights = roof.get_data()
+    assert ridge == 5 and left < 1 and right > 8
+    assert list(heights) == [20 * left, 100, 100]
+    assert joined.get_xydata().tolist() == [[1, 15], [8, 90]] and joined.get_linestyle() == "-"
+    named = {t.get_text(): t.xy for t in axes.texts if t.get_text()}
+    assert named.keys() == {"ridge: 5.0", "2 rows"} and named["2 rows"] == (1, 15)
+    assert axes.get_legend() is None
+
+
 def test_numbers_stand_on_an_axis_where_they_are_asked_for(drawn):
     sizes = [50, 200, 800, 2000]
     names = {"xlabel": "x", "title": "T", "alt": ALT}
@@ -267,6 +286,7 @@ def test_numbers_stand_on_an_axis_where_they_are_asked_for(drawn):
 
 
 XY = {"xlabel": "x", "ylabel": "y"}
+ROOF = {"peak": 100, "bandwidth": 20, "ylabel": "FLOPs a second"}
 WRONG_VALUES = [
     ("heatmap", ([1.0],), {}, "2 dimension"),
     ("heatmap", ([[1.0, np.nan]],), {}, "finite"),
@@ -277,6 +297,12 @@ WRONG_VALUES = [
     ("heatmap", ({},), {}, "at least one panel"),
     ("heatmap", ([[]],), {}, "non-empty"),
     ("lines", ([1, 2], {"a": [1]}), XY, "length of x"),
+    ("roofline", ({},), ROOF, "at least one point"),
+    ("roofline", ({"a": []},), ROOF, "at least one point"),
+    ("roofline", ({"a": [(0, 1, "")]},), ROOF, "points must be positive"),
+    ("roofline", ({"a": [(1, 1, "")]},), ROOF | {"peak": -1}, "peak must be positive"),
+    ("roofline", ({"a": [(1, 1, "")]},), ROOF | {"bandwidth": np.inf}, "bandwidth must be"),
+    ("roofline", ({"a": [(1, 1, "")]},), ROOF | {"ylabel": ""}, "must say what is drawn"),
     ("spreads", ({},), {"xlabel": "x"}, "at least one label"),
     ("spreads", ({"a": []},), {"xlabel": "x"}, "finite numbers"),
     ("spreads", ({"a": [1, np.nan]},), {"xlabel": "x"}, "finite numbers"),

@@ -75,7 +75,7 @@ def lines(
         TypeError: if an argument is not made of numbers.
         ValueError: if lengths differ, a label or a colour is unknown, or an axis label is missing.
     """
-    _axis_names(xlabel, ylabel)
+    axis_names(xlabel, ylabel)
     if not isinstance(series, Mapping) or not series:
         raise ValueError("series must be a dict of label → numbers with at least one entry")
     xs = {k: array(x[k] if isinstance(x, Mapping) else x, "x", ndim=1) for k in series}
@@ -179,7 +179,7 @@ def spreads(
         TypeError: if an argument is not made of numbers.
         ValueError: if there is nothing to draw, or `notes` or `level` name another label.
     """
-    _axis_names(xlabel)
+    axis_names(xlabel)
     runs = {k: array(v, f"values[{k!r}]", ndim=1) for k, v in values.items()}
     if not runs or not all(len(v) and np.isfinite(v).all() for v in runs.values()):
         raise ValueError("values must have finite numbers for each of at least one label")
@@ -246,7 +246,7 @@ def bars(
         TypeError: if an argument is not made of numbers.
         ValueError: if labels do not fit, or a height is not finite.
     """
-    _axis_names(ylabel)
+    axis_names(ylabel)
     if isinstance(heights, Mapping) and labels is None:
         labels, groups = list(heights), {"": array(list(heights.values()), "heights", ndim=1)}
     elif isinstance(heights, Mapping):
@@ -378,7 +378,8 @@ def _is_crowded(ax, y: float, left: float, right: float) -> bool:
     return False
 
 
-def _axis_names(*names: str) -> None:
+def axis_names(*names: str) -> None:
+    """Refuse axes that do not say what is drawn."""
     for name in names:
         if not isinstance(name, str) or not name.strip():
             raise ValueError(f"xlabel and ylabel must say what is drawn, got {name!r}")

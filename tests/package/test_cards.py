@@ -215,6 +215,7 @@ BUILT = {
     "translation": lambda m: of_log("translation"),
     "translator": lambda m: of_log("translator", "transformer"),
     "tuned_sums": lambda m: count(*(m.model_at(1, 0, width=width) for width in m.WIDTHS)),
+    "two_token_hybrids": lambda m: count(*(m.Recaller(m.mixers_of(each)) for each in m.LISTS)),
     "two_tokens": lambda m: count(*(m.Recaller(m.mixers_of(name)) for name in m.STACKS)),
     "update_rules": lambda m: count(*map(m.Network, m.RULES)),
     "unmasking": lambda m: count(m.network(63, causal=True), m.Unmasker(63)),

@@ -13,6 +13,7 @@ from tfbook.experiments import (
     recall_again,
     state_sizes,
     told_again,
+    two_token_hybrids,
     two_tokens,
     update_rules,
 )
@@ -228,6 +229,15 @@ def test_what_a_trained_layer_chose_is_in_its_bounds(name):
 def test_stacks_of_two_layers_have_equal_steps_and_seeds():
     assert TWO["recall"].keys() == set(two_tokens.STACKS)
     assert all(len(runs) == len(TWO["seeds"]) for runs in TWO["recall"].values())
+
+
+def test_attention_recalls_just_above_a_convolution_and_not_in_the_last_layer():
+    log = experiments.log("two_token_hybrids")
+    low, last = two_token_hybrids.LISTS
+    for found in log["recall"].values():
+        assert all(run[-1] == 1 for run in found[low])
+        assert all(run[-1] < 0.1 for run in found[last])
+    assert log["numbers"][low] == log["numbers"][last]
 
 
 def test_a_short_run_is_the_same_again():

@@ -124,6 +124,7 @@ BUILT = {
     "leaving_out": lambda m: count(small(SHAKESPEARE, bias=False, n_layers=m.LAYERS)),
     "one_layer": lambda m: count(m.characters.CharacterModel(SHAKESPEARE, 8, 1)),
     "rounded_drafts": lambda m: count(pretrained.load("smollm2-135m").model),
+    "five_poems": lambda m: count(pretrained.load("smollm2-135m").model),
     "six_settings": lambda m: count(pretrained.load("smollm2-135m").model),
     "one_bad_token": lambda m: count(pretrained.load("smollm2-135m").model),
     "read_often": lambda m: count(m.begin(0)),

@@ -53,6 +53,7 @@ BUILT = {
     "adapting": lambda m: count(m.Classifier(pretrained.load("minilm-l6").model)),
     "answers": lambda m: count(m.Reader(pretrained.load("minilm-l6"))),
     "forty_notes": lambda m: count(m.answers.Reader(pretrained.load("minilm-l6"))),
+    "three_facts": lambda m: count(m.answers.Reader(pretrained.load("minilm-l6"))),
     "associative_recall": lambda m: count(*map(m.Recaller, m.MIXERS)),
     "batch_size": lambda m: count(m.model(SHAKESPEARE)) & of_log("batch_size"),
     "bottleneck": lambda m: count(*map(m.model_of, m.MODELS)),

@@ -8,11 +8,11 @@ The 24 questions of `retrieval` are put to SmolLM2 anew, with three prompts:
   trained to read it.
 
 What stands in front of a question is the nearest paragraph, by MiniLM's vectors as in `retrieval`,
-the three nearest paragraphs, the nearest sentence or the three nearest sentences of all pages, or,
-as a control, a random paragraph that does not hold the string. Of several texts the nearest comes
-last. An answer is the first line that is written, of at most 32 tokens, and right if it holds the
-string. Nothing was chosen by what came out: all that was asked is in the log. The pages are those
-that `retrieval` kept.
+the three nearest paragraphs, the nearest sentence or the three nearest sentences of all pages, the
+nearest paragraph that holds the string, or, as a control, a random one that does not. Of several
+texts the nearest comes last. An answer is the first line that is written, of at most 32 tokens, and
+right if it holds the string. Nothing was chosen by what came out: all that was asked is in the log.
+The pages are those that `retrieval` kept.
 
 Nothing is trained.
 
@@ -42,6 +42,7 @@ ASKED = {
     "paragraph": ("examples", "plain", "chat"),
     "random paragraph": ("plain", "chat"),
     "three paragraphs": ("plain",),
+    "right paragraph": ("chat",),
 }
 SMOKE = {"count": 1, "asked": {"one sentence": ("plain",)}}
 CARD = {
@@ -107,6 +108,13 @@ def run(
     def texts_of(kind: str) -> list[str]:
         if kind == "random paragraph":
             return [draw.choice([t for t in whole if not holds(t, q["wanted"])]) for q in questions]
+        if kind == "right paragraph":
+            orders = (vectors @ finder.embed(whole).T).argsort(dim=1, descending=True).tolist()
+            ranked = [[whole[i] for i in order] for order in orders]
+            return [
+                next((t for t in texts if holds(t, q["wanted"])), texts[0])
+                for texts, q in zip(ranked, questions, strict=True)
+            ]
         parts = whole if "paragraph" in kind else pieces
         return texts_for(vectors @ finder.embed(parts).T, parts, 3 if "three" in kind else 1)
 

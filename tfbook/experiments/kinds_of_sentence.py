@@ -8,8 +8,8 @@ of sentences with four places that are no longer than those of training, and wha
 do at 23 words and more when it has seen four places, but never more than 22 words? Everything else
 is as in the experiment `sentence_length`.
 
-Explained in: chapters/01_motivation_deeper, sections "Is it the length?" and "What of kinds that
-it never saw?".
+Explained in: chapters/01_motivation, section "Is it the length?", and
+chapters/01_motivation_deeper, section "What of kinds that it never saw?".
 """
 
 import random

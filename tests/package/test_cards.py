@@ -152,6 +152,7 @@ BUILT = {
     "longer_loops": lambda m: count(m.begin(0)),
     "long_ladder": lambda m: count(m.ingredients.begin(0)),
     "loop_questions": lambda m: count(m.begin(0)),
+    "warmed_parts": lambda m: count(m.begin(0)),
     "longer_models": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),
     "one_pass": lambda m: count(pretrained.load("smollm2-135m").model),
     "read_write_learn": lambda m: count(pretrained.load("smollm2-135m").model),

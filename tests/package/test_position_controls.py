@@ -90,3 +90,15 @@ def test_longer_pieces_hold_as_many_letters_a_step(monkeypatch):
     for length in (64, 512):
         extrapolation.train("recall", "rotary", steps=1, length=length)
     assert [ids.shape for ids, _ in seen] == [(32, 64), (4, 512)]
+
+
+@torch.no_grad()
+def test_clocks_are_clipped_one_by_one(ids):
+    model, clipped = reader("rotary"), position_controls.clipped_reader
+    torch.testing.assert_close(clipped(model, clocks=())(ids), model(ids))
+    torch.testing.assert_close(clipped(model, clocks=tuple(range(6)))(ids), clipped(model)(ids))
+    one = clipped(model, clocks=(2,))(ids)
+    torch.testing.assert_close(one[:, :LENGTH], model(ids)[:, :LENGTH])
+    assert (one - model(ids))[:, LENGTH:].abs().max() > 1e-4
+    five = clipped(model, clocks=(0, 1, 3, 4, 5))(ids)
+    assert (five - clipped(model)(ids))[:, LENGTH:].abs().max() > 1e-4

@@ -24,7 +24,6 @@ from torch import Tensor
 from tfbook.experiments import extrapolation
 from tfbook.experiments.extrapolation import (
     D_HEAD,
-    D_MODEL,
     LENGTH,
     LONG,
     N_HEADS,
@@ -35,6 +34,7 @@ from tfbook.experiments.extrapolation import (
     recall_batch,
     train,
 )
+from tfbook.experiments.position_parts import settings_of
 from tfbook.positions import ALiBi, apply_rotary
 
 __all__ = ["SMOKE", "milliseconds", "right_by_distance", "rounded_reader", "run"]
@@ -177,8 +177,7 @@ def run(
                 factor[list(chosen)] = FACTOR
                 slot.frequencies = omega / factor
             read(name, model)
-    settings = {"trained": LENGTH, "tested": LONG, "steps": steps, "batch": 32, "layers": 2,
-                "d_model": D_MODEL, "n_heads": N_HEADS, "tokens": tokens}  # fmt: skip
+    settings = {**settings_of(steps), "tokens": tokens}
     took = {name: round(value, 1) for name, value in milliseconds(tokens).items()}
     log = {"recall": recall, "divided": divided, "milliseconds": took}
     return {"settings": settings, "seeds": list(seeds), **log}, None

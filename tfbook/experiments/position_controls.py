@@ -81,9 +81,17 @@ def window_reader(model: Reader) -> torch.nn.Module:
     return _Reading(model, hidden=True)
 
 
-def clipped_reader(model: Reader, most: int = LENGTH - 1) -> torch.nn.Module:
-    """Return a rotary model as it reads when each larger distance counts as `most`."""
-    return _Reading(model, most=most)
+def clipped_reader(
+    model: Reader, most: int = LENGTH - 1, clocks: tuple[int, ...] | None = None
+) -> torch.nn.Module:
+    """Return a rotary model as it reads when each larger distance counts as `most`.
+
+    Args:
+        model: as trained.
+        most: the largest distance that counts as itself.
+        clocks: those for which this holds; all when omitted.
+    """
+    return _Reading(model, most=most, clocks=clocks)
 
 
 def shifted_reader(model: Reader, first: int) -> torch.nn.Module:
@@ -94,9 +102,20 @@ def shifted_reader(model: Reader, first: int) -> torch.nn.Module:
 class _Reading(torch.nn.Module):
     """A trained model, read in another way."""
 
-    def __init__(self, model: Reader, *, hidden: bool = False, most: int = LONG, first: int = 0):
+    def __init__(
+        self,
+        model: Reader,
+        *,
+        hidden: bool = False,
+        most: int = LONG,
+        first: int = 0,
+        clocks: tuple[int, ...] | None = None,
+    ):
         super().__init__()
         self.model, self.hidden, self.most, self.first = model, hidden, most, first
+        self.going_on = torch.zeros(D_HEAD // 2)  # 1 for a clock that is not clipped
+        if clocks is not None:
+            self.going_on = 1 - torch.eye(D_HEAD // 2)[list(clocks)].sum(dim=0)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Map ids (B, N) to the scores of the answers (B, N, n_answers)."""
@@ -118,7 +137,10 @@ class _Reading(torch.nn.Module):
             scores = q @ k.mT
         else:
             scores = apply_rotary(q, places) @ apply_rotary(k, places).mT
-            fixed = apply_rotary(q, places.new_full(places.shape, self.most)) @ k.mT
+            others = self.going_on.repeat_interleave(2)  # both numbers of a pair
+            fixed = apply_rotary(q * (1 - others), places.new_full(places.shape, self.most)) @ k.mT
+            if others.any():
+                fixed += apply_rotary(q * others, places) @ apply_rotary(k, places).mT
             scores = torch.where(distance > self.most, fixed, scores)
         weights = (scores / math.sqrt(D_HEAD)).masked_fill(~allowed, -math.inf).softmax(dim=-1)
         return attention.out_proj((weights @ v).transpose(1, 2).flatten(2))

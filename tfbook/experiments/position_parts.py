@@ -1,4 +1,4 @@
-"""Which part of a sinusoidal model fails at new positions? How far back do T5 and ALiBi read?
+"""Which part of a model fails at new positions and distances? How far back do T5 and ALiBi read?
 
 The models of `extrapolation`, trained on pieces of 64 letters. Letters 257 to 512 of the test texts
 are read in pieces of 64 that begin at position 0 or at 448:
@@ -10,6 +10,9 @@ are read in pieces of 64 that begin at position 0 or at 448:
 * `before` is the weight of each head of the first layer on the letter before, at both places;
 * `scores` is the score that the head with the largest such weight gives on average, over texts and
   positions, to the letter at each distance, less its mean over all 32 distances, at both places;
+* `angles` is the loss of the rotary models at positions 33 to 64 and at 257 to 512 when the angle
+  of some clocks stays, at all larger distances, what it is at 63 ("clock 2 stops"), or when some
+  turn eight times as slowly at all distances ("clocks 2-5 slowed");
 * `kept` is the rise of the loss at the last letter of a piece of 64 when all but the last so many
   letters are another text, for T5 and ALiBi.
 
@@ -31,18 +34,29 @@ from tfbook.experiments.extrapolation import (
     N_HEADS,
     RATE,  # noqa: F401 - the card
     Reader,
+    by_place,
     letters,
     short_reading,
     test_pieces,
     train,
 )
+from tfbook.experiments.position_controls import clipped_reader
 from tfbook.positions import sinusoidal_encoding, sinusoidal_wavelengths
 
-__all__ = ["SMOKE", "moved_reader", "rise_if_replaced", "run"]
+__all__ = ["SMOKE", "moved_reader", "rise_if_replaced", "run", "settings_of"]
 
 SHIFT = LONG - LENGTH
 KEPT = (1, 2, 4, 8, 16, 32)
 DISTANCES = 32
+STOPPED = {
+    "as trained": (),
+    "all clocks stop": (0, 1, 2, 3, 4, 5),
+    "clocks 0-1 stop": (0, 1),
+    "clock 2 stops": (2,),
+    "clocks 2-3 stop": (2, 3),
+    "clocks 2-5 stop": (2, 3, 4, 5),
+    "clocks 3-5 stop": (3, 4, 5),
+}
 SMOKE = {"seeds": (0,), "reading": ("ALiBi",), "steps": 2, "pieces": 1}
 CARD = {
     "model": "transformer, {layers} layers of width {d_model}, 62,751 to 62,815 parameters",
@@ -129,6 +143,25 @@ def _first_layer(model: Reader, pieces: int) -> tuple[dict, dict]:
     return before, scores
 
 
+def _near_and_far(model: torch.nn.Module, pieces: int) -> list[float]:
+    curve = by_place(model, "text", pieces)
+    half = curve[len(curve) // 2 :]
+    return extrapolation.rounded([curve[1], sum(half) / len(half)])
+
+
+def _by_clock(model: Reader, pieces: int) -> dict[str, list[float]]:
+    """Return a rotary model's losses near and far, some of its clocks stopped or slowed."""
+    found = {
+        name: _near_and_far(clipped_reader(model, clocks=clocks), pieces)
+        for name, clocks in STOPPED.items()
+    }
+    for layer in model.layers:
+        slot = layer.attention.position
+        slot.frequencies = slot.frequencies / torch.tensor([1, 1, *[LONG / LENGTH] * 4])
+    found["clocks 2-5 slowed"] = _near_and_far(model, pieces)
+    return found
+
+
 @torch.no_grad()
 def rise_if_replaced(model: torch.nn.Module, kept: int, pieces: int = 64) -> float:
     """Return the rise of the last letter's loss when all but the `kept` last are another text."""
@@ -139,6 +172,12 @@ def rise_if_replaced(model: torch.nn.Module, kept: int, pieces: int = 64) -> flo
     other[:, : LENGTH - kept] = ids.roll(len(ids) // 2, 0)[:, : LENGTH - kept]
     right, wrong = (F.cross_entropy(model(x)[:, -1], target[:, -1]) for x in (ids, other))
     return (wrong - right).item()
+
+
+def settings_of(steps: int) -> dict[str, int]:
+    """Return what the logs say of the models."""
+    return {"trained": LENGTH, "tested": LONG, "steps": steps, "batch": 32, "layers": 2,
+            "d_model": D_MODEL, "n_heads": N_HEADS}  # fmt: skip
 
 
 def run(
@@ -152,7 +191,8 @@ def run(
 
     Returns:
         the log: `moved[way]` is a list over seeds; `before` and `scores` lists over seeds of
-        `{place: list}`; `kept[scheme][letters]` a number, of the first seed.
+        `{place: list}`; `angles[way]` a list over seeds of the losses near and far;
+        `kept[scheme][letters]` a number, of the first seed.
     """
     text = letters("train")
     ways = {
@@ -163,7 +203,9 @@ def run(
         "fast clocks": ("fast", "fast"),
         "slow clocks": ("slow", "slow"),
     }
-    log: dict = {"moved": {way: [] for way in ways}, "before": [], "scores": [], "kept": {}}
+    log: dict = {
+        "moved": {way: [] for way in ways}, "before": [], "scores": [], "angles": {}, "kept": {}
+    }  # fmt: skip
     for seed in seeds:
         model = train("text", "sinusoidal", seed=seed, steps=steps, text=text)
         for way, parts in ways.items():
@@ -172,11 +214,12 @@ def run(
         before, scores = _first_layer(model, pieces)
         log["before"].append(before)
         log["scores"].append(scores)
+        rotary = train("text", "rotary", seed=seed, steps=steps, text=text)
+        for way, losses in _by_clock(rotary, pieces).items():
+            log["angles"].setdefault(way, []).append(losses)
     for name in reading:
         model = train("text", name, seed=seeds[0], steps=steps, text=text)
         log["kept"][name] = {
             str(kept): extrapolation.rounded(rise_if_replaced(model, kept, pieces)) for kept in KEPT
         }
-    settings = {"trained": LENGTH, "tested": LONG, "steps": steps, "batch": 32, "layers": 2,
-                "d_model": D_MODEL, "n_heads": N_HEADS}  # fmt: skip
-    return {"settings": settings, "seeds": list(seeds), **log}, None
+    return {"settings": settings_of(steps), "seeds": list(seeds), **log}, None

@@ -2532,8 +2532,13 @@ def check_hardware(page):
     test_cost_explorables.check_roofline(page.locator('[data-module="roofline"]'), card)
     figures.check_bits(page.locator('[data-module="float_bits"]'), 0.1, format="fp16")
     figures.check_pipeline(page.locator('[data-module="pipeline_schedule"]'))
-    figures.check_plan(page.locator('[data-module="training_planner"]'))
     figures.check_serving(page.locator('[data-module="continuous_batching"]'))
+
+
+def check_hardware_deeper(page):
+    from tests.site import test_machine_explorables as figures
+
+    figures.check_plan(page.locator('[data-module="training_planner"]'))
 
 
 def check_practice(page):
@@ -2571,6 +2576,7 @@ CHAPTERS = {
     "13_language": check_language,
     "13_language_deeper": check_language_deeper,
     "17_hardware": check_hardware,
+    "17_hardware_deeper": check_hardware_deeper,
     "18_practice": check_practice,
 }
 

@@ -86,7 +86,7 @@ def training_planner(
         ('49 GB', True)
 
     Source: [narayanan2021efficient], [rajbhandari2020zero], [korthikanti2022reducing].
-    Explained in: chapters/17_hardware, section "Many devices".
+    Explained in: chapters/17_hardware_deeper, section "Plan a training".
     """
     checks = {
         "model": one_of("model", *MODELS),

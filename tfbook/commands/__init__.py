@@ -1,6 +1,6 @@
 """The command line, `python -m tfbook`: what it understands, and what it does.
 
-Explained in: chapters/11_training, section "A run that cannot be lost".
+Explained in: chapters/11_training, section "A run that can be resumed".
 """
 
 from tfbook.commands.arguments import ABOUT, languages, parser

@@ -1,6 +1,6 @@
 """What the command line understands, and what it says about itself.
 
-Explained in: chapters/11_training, section "A run that cannot be lost".
+Explained in: chapters/11_training, section "A run that can be resumed".
 """
 
 import argparse
@@ -104,7 +104,7 @@ SHORT = {"bf16": "bfloat16", "fp32": "float32"}
 def parser() -> argparse.ArgumentParser:
     """Return what reads the arguments; its help texts are the manual.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     top = _parser(argparse.ArgumentParser, prog="python -m tfbook", description=ABOUT)
     top.add_argument("--version", action="version", version=f"tfbook {tfbook.__version__}")
@@ -245,7 +245,7 @@ Measure how many tokens a second the model of `train lm` trains on and writes, o
 def languages() -> list[str]:
     """Return the names of the pretrained models that write.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     return [
         name

@@ -1,6 +1,6 @@
 """Looking at a model and measuring the machine, from the command line.
 
-Explained in: chapters/11_training, section "A run that cannot be lost".
+Explained in: chapters/11_training, section "A run that can be resumed".
 """
 
 import argparse
@@ -25,7 +25,7 @@ def inspect(chosen: argparse.Namespace) -> None:
         ValueError: for an unknown model, or a length that it does not read.
         OSError: if a run cannot be read.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     if chosen.model in PRESETS:
         config = PRESETS[chosen.model]
@@ -54,7 +54,7 @@ def bench(chosen: argparse.Namespace) -> None:
     Raises:
         ValueError: for a number out of its bounds.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     check_number("seconds", chosen.seconds, 0, 10**6)
     if chosen.threads is not None:

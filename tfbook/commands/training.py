@@ -1,6 +1,6 @@
 """Training from the command line: a run is begun, gone on with, or lengthened.
 
-Explained in: chapters/11_training, section "A run that cannot be lost".
+Explained in: chapters/11_training, section "A run that can be resumed".
 """
 
 import argparse
@@ -43,7 +43,7 @@ def train(chosen: argparse.Namespace) -> None:
         OSError: if a text cannot be read, or the folder not be used.
         FloatingPointError: if the loss or a weight is no number any more.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     first = Ranks().rank == 0
     device = choose_device(chosen.device)
@@ -124,7 +124,7 @@ def _asked(chosen):
 def rate_course(choices: Mapping[str, object]) -> Callable[[int], float]:
     """Return the factor on the learning rate for each step, as a run's choices say.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     course = {"warmup": choices["warmup"]}
     if choices["schedule"] != "constant":
@@ -154,7 +154,7 @@ def _begin_or_lengthen(chosen, choices, ready):
 def seen(history: History, steps: int) -> str:
     """Return what the last evaluation said, and the best one so far.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     numbers = history.evaluations[-1]
     shown = (f"{name} {value:.4f}" for name, value in numbers.items() if name != "after")
@@ -168,6 +168,6 @@ def seen(history: History, steps: int) -> str:
 def say(text: str) -> None:
     """Say something that is no result, above a bar if there is one.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     tqdm.write(text, file=sys.stderr)

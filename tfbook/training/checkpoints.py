@@ -9,7 +9,7 @@ A checkpoint is written under another name, flushed to the disk, and then rename
 killed, or runs out of disk, leaves the last checkpoint as it was. One run writes into a folder, not
 two at a time: :func:`tfbook.training.fit` holds it. What else lies there is left alone.
 
-Explained in: chapters/11_training, section "A run that cannot be lost".
+Explained in: chapters/11_training, section "A run that can be resumed".
 """
 
 import hashlib
@@ -52,7 +52,7 @@ KINDS = ("$tensor", "$array", "$tuple", "$pairs")  # what JSON has no form for
 class DamagedCheckpoint(ValueError):
     """A folder that is no whole checkpoint: cut short, changed, or something else.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
 
 
@@ -67,7 +67,7 @@ class Checkpoint:
             and arrays.
         about: what has to be the same to go on: the model's config, the optimizer, the settings.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
 
     step: int
@@ -93,7 +93,7 @@ class Checkpointing:
         >>> Checkpointing("runs/shakespeare", every=250).keep
         2
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
 
     folder: str | os.PathLike[str]
@@ -120,7 +120,7 @@ def steps_in(folder: str | os.PathLike[str]) -> list[int]:
     Raises:
         NotADirectoryError: if it is a file.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     folder = Path(folder)
     if not folder.exists():
@@ -152,7 +152,7 @@ def write_checkpoint(
 
     Cost: the bytes of the tensors, once more in memory while they are written.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     check_number("keep", keep, 1, whole=True)
     check_number("step", checkpoint.step, 0, whole=True)
@@ -188,7 +188,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         ValueError: if it was made by a later version of this module.
         FileNotFoundError: if there is none.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     path = Path(path)
     if not path.is_dir():
@@ -229,7 +229,7 @@ def last_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint | None:
         ValueError: if there are some and none is whole, or one is of a later version.
         NotADirectoryError: if the folder is a file.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     folder, wrong = Path(folder), {}
     for step in reversed(steps_in(folder)):

@@ -1,6 +1,6 @@
 """What can be chosen for a run of the command line: defaults, meanings, bounds.
 
-Explained in: chapters/11_training, section "A run that cannot be lost".
+Explained in: chapters/11_training, section "A run that can be resumed".
 """
 
 import os
@@ -95,7 +95,7 @@ def check_choices(name: str, choices: Mapping[str, object]) -> None:
         TypeError: if a choice is of another kind.
         ValueError: for an unknown task, a choice too many or too few, or one out of its bounds.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     if not isinstance(name, str) or name not in DEFAULTS:
         raise ValueError(f"task must be one of {', '.join(DEFAULTS)}, got {name!r}")
@@ -133,7 +133,7 @@ def check_memory(parameters: int, vocab_size: int, choices: Mapping[str, object]
     Raises:
         ValueError: naming what the run takes and what there is.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     wanted = 16 * parameters + 8 * choices["batch"] * choices["context"] * vocab_size
     names = getattr(os, "sysconf_names", {})

@@ -3,7 +3,7 @@
 What is written is written under a new name that nothing had, flushed, and renamed: neither a link
 nor a file of that name is followed or opened. One training at a time holds a folder.
 
-Explained in: chapters/11_training, section "A run that cannot be lost".
+Explained in: chapters/11_training, section "A run that can be resumed".
 """
 
 import json
@@ -35,7 +35,7 @@ class Hold:
         BlockingIOError: if another training, of this process or another, holds it.
         OSError: if it cannot be made.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
 
     def __init__(self, folder: str | os.PathLike[str]):
@@ -71,7 +71,7 @@ def new_folder(parent: Path, prefix: str) -> Path:
     Raises:
         OSError: if it cannot be made.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     made = parent / f"{prefix}{secrets.token_hex(4)}"
     made.mkdir()
@@ -85,7 +85,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         FileExistsError: if there is something of that name, a link too.
         OSError: if it cannot be written.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     with open(path, "xb") as file:
         file.write(content)
@@ -99,7 +99,7 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         OSError: if it cannot be written; what was there is as it was.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     left_over = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}")
     for beside in path.parent.iterdir():  # of a process that was killed here
@@ -121,7 +121,7 @@ def read_json(content: bytes) -> object:
     Raises:
         ValueError: if it is no JSON in UTF-8, or nested too deeply to be one of ours.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     try:
         return json.loads(content)

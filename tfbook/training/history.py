@@ -78,7 +78,7 @@ class Log:
         FileExistsError: if there is a file that is no log, or a link.
         OSError: if it cannot be written.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, step: int = 0, first: bool = True):

@@ -5,7 +5,7 @@ model and reads the same batches; :meth:`Ranks.share` gives each its rows. Since
 is a sum divided by a count, both of which can be added up over processes, W of them compute what
 one does, up to the order of the additions.
 
-Explained in: chapters/11_training, section "A run that cannot be lost".
+Explained in: chapters/11_training, section "A run that can be resumed".
 """
 
 import atexit
@@ -34,7 +34,7 @@ class Ranks:
     Raises:
         ValueError: if the environment says so in something that is no number.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
 
     def __init__(self):
@@ -201,7 +201,7 @@ def choose_device(name: str = "auto") -> torch.device:
         >>> choose_device("cpu")
         device(type='cpu')
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     if name not in DEVICES:
         raise ValueError(f"device must be one of {', '.join(DEVICES)}, got {name!r}")
@@ -218,7 +218,7 @@ def choose_device(name: str = "auto") -> torch.device:
 def device_of(model: nn.Module) -> torch.device:
     """Return where a model's weights lie.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     return next(model.parameters()).device
 
@@ -226,7 +226,7 @@ def device_of(model: nn.Module) -> torch.device:
 def move(batch: object, device: torch.device) -> object:
     """Return the batch with each of its tensors on a device; what holds none stays as it is.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     return _map(batch, lambda tensor: tensor.to(device))
 

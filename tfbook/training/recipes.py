@@ -1,6 +1,6 @@
 """What the command line trains, from data to loss: a :class:`Task` made of plain choices.
 
-Explained in: chapters/11_training, section "A run that cannot be lost".
+Explained in: chapters/11_training, section "A run that can be resumed".
 """
 
 import hashlib
@@ -59,7 +59,7 @@ class Task:
         tokenizer: from text to ids.
         digest: of the texts that it learns from and is tested on.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
 
     model: nn.Module
@@ -83,7 +83,7 @@ def make_task(name: str, choices: Mapping[str, object]) -> Task:
             text that is no UTF-8, or a model that this machine has no memory for.
         OSError: if a text cannot be read.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     check_choices(name, choices)
     torch.manual_seed(choices["seed"])
@@ -223,7 +223,7 @@ def make_optimizer(
     Raises:
         ValueError: if the optimizer cannot work on weights that are cut.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     name, lr, decay = (choices[each] for each in ("optimizer", "lr", "weight_decay"))
     if name == "muon" and shard:

@@ -3,7 +3,7 @@
 The wish to end, the folder of checkpoints, and the run that holds all that has a state. The loop is
 :func:`tfbook.training.fit`.
 
-Explained in: chapters/11_training, section "A run that cannot be lost".
+Explained in: chapters/11_training, section "A run that can be resumed".
 """
 
 import json
@@ -45,7 +45,7 @@ class Ending:
     Attributes:
         asked: the signal that came, or 0.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
 
     def __init__(self, ranks: Ranks):
@@ -90,7 +90,7 @@ class Saver:
         about: what has to be the same in a run that goes on.
         ranks: the processes, of which the first writes.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
 
     def __init__(self, checkpointing: Checkpointing | None, about: dict[str, object], ranks: Ranks):
@@ -213,7 +213,7 @@ class Run:
         checkpointing: see :func:`tfbook.training.fit`.
         settings: numbers and names that have to be the same in a run that goes on.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 Choices are kept as ``run.json`` with a digest of the texts, and the tokenizer beside it, so that a
 run can be gone on with, and its model used, by the name of the folder alone.
 
-Explained in: chapters/11_training, section "A run that cannot be lost".
+Explained in: chapters/11_training, section "A run that can be resumed".
 """
 
 import json
@@ -48,7 +48,7 @@ def write_choices(
         FileExistsError: if the folder holds a run already, or anything else.
         OSError: if it cannot be written.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     check_empty(folder)
     folder = Path(folder)
@@ -64,7 +64,7 @@ def check_empty(folder: str | os.PathLike[str]) -> None:
     Raises:
         FileExistsError: if it holds a run or anything else, or is a file.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     folder = Path(folder)
     if (folder / CHOICES).exists():
@@ -84,7 +84,7 @@ def check_empty(folder: str | os.PathLike[str]) -> None:
 def holds_run(folder: str | os.PathLike[str]) -> bool:
     """Return whether a folder was begun by :func:`write_choices`.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     return (Path(folder) / CHOICES).is_file()
 
@@ -96,7 +96,7 @@ def read_choices(folder: str | os.PathLike[str]) -> tuple[str, Choices]:
         FileNotFoundError: if the folder holds no run.
         ValueError: if it is damaged or of another program.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     found = _read(folder)
     return found["task"], found["choices"]
@@ -111,7 +111,7 @@ def check_data(folder: str | os.PathLike[str], task: Task) -> None:
         FileNotFoundError: if the folder holds no run, or no tokenizer.
         ValueError: if a text was changed, or files of the run are damaged.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     kept = _read(folder).get("digest", task.digest)
     if kept != task.digest or _read_tokenizer(folder).to_str() != task.tokenizer.to_str():
@@ -128,7 +128,7 @@ def lengthen(folder: str | os.PathLike[str], steps: int) -> None:
         FileNotFoundError: if the folder holds no run.
         ValueError: if it is damaged, or has as many steps already.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     found = _read(folder)
     if steps <= found["choices"]["steps"]:
@@ -148,7 +148,7 @@ def load_run(folder: str | os.PathLike[str]) -> tuple[nn.Module, Tokenizer, int]
         FileNotFoundError: if the folder holds no run, or no checkpoint yet.
         ValueError: if no checkpoint is whole, or another file is damaged.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
     folder = Path(folder)
     _, choices = read_choices(folder)

@@ -2,7 +2,7 @@
 
 Each says where it is, so that a checkpoint can keep it, and can be put there again.
 
-Explained in: chapters/11_training, section "A run that cannot be lost".
+Explained in: chapters/11_training, section "A run that can be resumed".
 """
 
 import math
@@ -28,7 +28,7 @@ class Source:
         TypeError: if they are nothing of that kind, or the place cannot be known.
         ValueError: if there is none.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
 
     def __init__(self, batches: object, *, resumable: bool = False):
@@ -101,7 +101,7 @@ class Rates:
         TypeError: if the schedule is neither a function nor a scheduler.
         ValueError: from ``set``, if a rate is not finite.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Rates:
 class Best:
     """The weights that had the smallest loss so far, and for how long none was smaller.
 
-    Explained in: chapters/11_training, section "A run that cannot be lost".
+    Explained in: chapters/11_training, section "A run that can be resumed".
     """
 
     def __init__(self, patience: int | None):

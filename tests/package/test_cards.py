@@ -156,7 +156,6 @@ BUILT = {
     "longer_models": lambda m: count(*(m.model_of(name, SHAKESPEARE) for name in m.MODELS)),
     "one_pass": lambda m: count(pretrained.load("smollm2-135m").model),
     "read_write_learn": lambda m: count(pretrained.load("smollm2-135m").model),
-    "fetched_or_not": lambda m: count(pretrained.load("smollm2-135m").model),
     "fetching_layers": lambda m: count(pretrained.load("smollm2-135m").model),
     "other_words": lambda m: count(pretrained.load("smollm2-135m").model),
     "fewer_keys": lambda m: count(m.Recaller(m.WAY)),

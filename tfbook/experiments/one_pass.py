@@ -1,34 +1,45 @@
 """Where does one core spend the time of a pass through SmolLM2, with one token and with more?
 
-One thread, float32, the model as it is, after 20 tokens that it has read. The whole pass is timed,
-and its parts by themselves: the matrices of the layers and the output layer are replayed in the
-order of the pass, on rows of the same shapes; and the pass runs once more with every product
-answered by rows that lie ready, which is the time of everything else. Nothing is subtracted, so
-the parts need not add up, and the log says what they leave open. All parameters take 538 MB, more
-than a cache holds: each pass has to fetch them from memory. The pieces of a round follow one
-another, so that each finds the memory as a pass leaves it. Of all rounds the log holds the fastest,
-in seconds of the one thread: other programs that share the memory can only slow one down.
+One thread, the model as it is, after 20 tokens that it has read, with parameters and numbers of
+four bytes (float32) and of two (bfloat16). All that is compared is timed in the same rounds, one
+piece after the other, so that a slow minute of the memory meets every piece:
 
-Of the log, each list has one value for each of `rows`: `whole`, `layers` (all their matrices),
-`output`, `others` (the pass without products). `bytes` and `flops` of one row are those of `layers`
-and `output`. `single` are parts of the pass of one token that `others` holds together: attention
-with its cache and rotation, norms, activations. `small` asks what `others` of one token is made of:
-`operations` are all that PyTorch is told to do in it; `alone` is the time of the same operations,
-recorded and repeated one after the other without the model around them; `additions` are seconds of
-one addition of so many numbers to as many others. `machine_flops` is the best of several large
-products. `readers` are the bytes a second of several ways to go through half a gigabyte, of each
-the best run; copying reads half of it and writes the other. `reading` is the fastest of them, one
-row of large matrices included: it is to bound what a program can do, so no program should beat it.
-`wide` are four matrices of 4,096 × 4,096 numbers, 268 MB, that meet `rows` in three programs,
-`ways`; `layers` is the fastest of them. `forms` are as many numbers as the output layer has, in one
-matrix or in 32, each with rows of 576 or of 4,096 numbers, met by 1, 4 and 16 rows.
+- `whole`: a pass over so many tokens, for each of `rows`, in either type;
+- `products` of a pass, replayed in its order on rows of the same shapes, and the `pass` of one
+  token, with more and with fewer parameters of their own, for each of `own`. With 30 that is the
+  model as it is. With fewer, each layer after the last of them meets the parameters of that last
+  one again, 14 MB in float32, which the processor's cache still holds. The output layer is fetched.
+  With 0 it is cut into 32 pieces of 1,536 rows and meets the first of them 32 times, and all layers
+  share the parameters of the first one: then nothing has to come from memory. `different` are the
+  bytes of the different parameters in float32. Such a piece runs once before it is timed, so that
+  the cache holds what it leaves there;
+- `others`: the pass of one token in float32 with every product answered by rows that lie ready;
+- `layers` and `output`: the products of one token in float32, in two parts;
+- `flops`: operations a second of the fastest large product, in either type;
+- `readers`: bytes a second of several ways to go through half a gigabyte; copying reads half of it
+  and writes the other. `reading` is the fastest of them, one row of large matrices included: it is
+  to bound what a program can do, so no program should beat it. `near` is the same for the fastest
+  of them, over 16 MB again and again, which come from the cache.
+
+Of all rounds the log holds the fastest, in processor seconds of the one thread: other programs that
+share the memory and the cache can only slow one down. Nothing is subtracted.
+
+After the rounds come three things of float32. `small` asks what `others` is made of: `operations`
+are all that PyTorch is told to do in it; `alone` is the time of the same operations, recorded and
+repeated one after the other without the model around them; `additions` are seconds of one addition
+of so many numbers to as many others. `wide` are four matrices of 4,096 × 4,096 numbers, 268 MB,
+that meet `rows` in three programs, `ways`. `forms` are as many numbers as the output layer has, in
+one matrix or in 32, each with rows of 576 or of 4,096 numbers, met by 1, 4 and 16 rows. `processor`
+is what the system calls the processor; `cache` are the bytes of the largest cache of its core.
 
 Explained in: chapters/06_complexity, section "Two ceilings".
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from time import process_time
 
 import numpy as np
@@ -37,20 +48,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tfbook import costs, pretrained
+from tfbook import pretrained
 
 __all__ = ["SMOKE", "run"]
 
 SEEN = 20
-LONGEST, FEWEST = 9.0, 3  # seconds for the rounds of a pass, and how many there are at least
+PIECES = 32  # of the output layer
+TYPES = ("float32", "bfloat16")
+LONGEST, FEWEST = 9.0, 3  # seconds for rounds of the last parts, and how many there are at least
 SMOKE = {
-    "rows": (1, 2), "rounds": 1, "wide_rows": (1,), "wide_width": 64, "measuring": 0.05,
-    "form_rows": (1,), "form_numbers": 32 * 4096, "array_numbers": 2**16, "repeats": 2,
+    "rows": (1,), "rows_replayed": (1,), "own": (0,), "rounds": 1, "types": ("float32",),
+    "squares": (64,), "wide_rows": (1,), "wide_width": 64, "form_rows": (1,),
+    "form_numbers": 32 * 4096, "array_numbers": 2**16, "repeats": 2,
 }  # fmt: skip
 CARD = {
-    "model": "SmolLM2-135M as it is, 134,515,008 parameters in float32",
+    "model": "SmolLM2-135M as it is, 134,515,008 parameters, in float32 and in bfloat16, "
+    "and with layers that share theirs",
     "data": "{rows_first} to {rows_last} tokens a pass, after {SEEN} that it has read",
-    "steps": "nothing is trained; the fastest of up to {rounds} passes",
+    "steps": "nothing is trained; the fastest of {rounds} rounds",
     "batch": "",
     "rate": "",
 }
@@ -119,54 +134,87 @@ def each(calls: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None]:
     return replay
 
 
-def pass_of(model: nn.Module, state: object, count: int, rounds: int) -> dict[str, float]:
-    """Return the least seconds of a pass over so many tokens and of its parts."""
-    tokens = torch.arange(count)[None]
-
-    def whole() -> None:
-        model.decode(tokens, state)
-
-    calls = recorded(whole)
-    layers, output = calls[:-1], calls[-1:]
-    answer = ready(calls)
-
-    def others() -> None:
-        with linear_is(answer):
-            whole()
-
-    pieces = {
-        "whole": whole,
-        "layers": each(layers),
-        "output": each(output),
-        "others": others,
-    }
-    return fastest(pieces, rounds)
+def met(matrices: Sequence[Tensor], own: int) -> list[list[Tensor]]:
+    """Return what each product of a pass meets if so many layers have parameters of their own."""
+    *of_layers, output = matrices
+    a_layer = len(of_layers) // 30
+    found = []
+    for number in range(len(of_layers)):
+        layer, which = divmod(number, a_layer)
+        found.append([of_layers[min(layer, max(own, 1) - 1) * a_layer + which]])
+    return [*found, [output] if own else [output[: len(output) // PIECES]] * PIECES]
 
 
-def single_parts(model: nn.Module, state: object, rounds: int) -> dict[str, float]:
-    """Return what parts of the pass of one token take, without products."""
+def whole_with(decode: Callable[[], object], matrices: Sequence[list[Tensor]]) -> Callable:
+    """Make the pass in which each product meets other parameters than those of the model."""
+    real = F.linear
+
+    def again() -> None:
+        left = iter(matrices)
+
+        def other(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+            found = [real(x, piece) for piece in next(left)]
+            return found[0] if len(found) == 1 else torch.cat(found, -1)
+
+        with linear_is(other):
+            decode()
+
+    return again
+
+
+def processor() -> str:
+    """Return what the system calls its processor, or an empty text."""
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text(encoding="utf-8").splitlines() if about.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else ""
+
+
+def cache() -> int:
+    """Return the bytes of the largest cache of the first core, or 0 if the system does not say."""
+    sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob(
+        "index*/size")]  # fmt: skip
+    return max((1024 * int(size[:-1]) for size in sizes if size.endswith("K")), default=0)
+
+
+def in_type(
+    model: nn.Module,
+    kind: str,
+    rows: Sequence[int],
+    rows_replayed: Sequence[int],
+    own: Sequence[int],
+    squares: Sequence[int],
+) -> tuple[dict[tuple, Callable], dict[tuple, Callable]]:
+    """Return what is timed in one type: once a round, and after a run that fills the cache."""
+    _, state = model.decode(torch.arange(SEEN)[None])
+    once, after = {}, {}
+    for size in squares:
+        pair = torch.randn(2, size, size).to(getattr(torch, kind))
+        after["flops", kind, size] = lambda pair=pair: pair[0] @ pair[1]
+    for count in rows:
+        tokens = torch.arange(count)[None]
+        once["whole", kind, count] = lambda tokens=tokens: model.decode(tokens, state)
     token = torch.zeros(1, 1, dtype=torch.long)
-    calls = recorded(lambda: model.decode(token, state))
-    answer, x = ready(calls), torch.randn(1, 1, 576)
-    blocks, states = model.stack.blocks, [block.mixer for block in state.layers]
+    decode = lambda: model.decode(token, state)  # noqa: E731
+    calls = recorded(decode)
+    matrices = [weight for _, weight in calls]
+    for layers in own:
+        pieces = met(matrices, layers)
+        after["pass", kind, layers] = whole_with(decode, pieces)
+        for count in rows_replayed:
+            given = [torch.randn(count, w.shape[1]).to(w.dtype) for w in matrices]
+            pairs = [(x, w) for x, group in zip(given, pieces, strict=True) for w in group]
+            after["products", kind, count, layers] = each(pairs)
+    if kind == "float32":
+        answer = ready(calls)
 
-    def attention() -> None:
-        with linear_is(answer):
-            for block, kept in zip(blocks, states, strict=True):
-                block.mixer(x, kept)
+        def others() -> None:
+            with linear_is(answer):
+                decode()
 
-    def networks() -> None:
-        with linear_is(answer):
-            for block in blocks:
-                block.ffn(x)
-
-    def norms() -> None:
-        for block in blocks:
-            block.mixer_residual.norm(x)
-            block.ffn_residual.norm(x)
-        model.stack.final_norm(x)
-
-    return fastest({"attention": attention, "norms": norms, "activations": networks}, rounds)
+        after["others",] = others
+        once["layers",], once["output",] = each(calls[:-1]), each(calls[-1:])
+    return once, after
 
 
 class Recording(TorchDispatchMode):
@@ -209,13 +257,13 @@ def small_steps(model: nn.Module, state: object, repeats: int) -> dict[str, obje
     }
 
 
-def readers(numbers: int, rounds: int) -> dict[str, float]:
-    """Return the bytes a second of several ways to go through an array; of each, the best run."""
+def readers(numbers: int) -> tuple[dict[str, Callable], int]:
+    """Return several ways to go through an array, and its bytes."""
     array = torch.ones(numbers)
     half, other = array.chunk(2)
     matrix = array.view(-1, min(4096, numbers // 16))
     row, column = torch.ones(matrix.shape[1]), torch.ones(len(matrix))
-    ways = {
+    return {
         "sum": array.sum,
         "copy": lambda: other.copy_(half),
         "dot": lambda: torch.dot(half, other),
@@ -224,11 +272,7 @@ def readers(numbers: int, rounds: int) -> dict[str, float]:
         "dot by NumPy": lambda: np.dot(half.numpy(), other.numpy()),
         "matrix times vector by NumPy": lambda: matrix.numpy() @ row.numpy(),
         "vector times matrix by NumPy": lambda: column.numpy() @ matrix.numpy(),
-    }
-    for action in ways.values():
-        action()
-    seconds = {name: min(timed(way) for _ in range(rounds)) for name, way in ways.items()}
-    return {name: array.nbytes / least for name, least in seconds.items()}
+    }, array.nbytes
 
 
 def wide_matrices(rows: Sequence[int], width: int, rounds: int) -> dict[str, object]:
@@ -273,54 +317,88 @@ def forms(rows: Sequence[int], numbers: int, rounds: int) -> list[dict]:
 def run(
     *,
     rows: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128),
-    rounds: int = 21,
+    rows_replayed: Sequence[int] = (1, 2, 4),
+    own: Sequence[int] = (0, 1, 10, 20, 30),
+    rounds: int = 45,
+    types: Sequence[str] = TYPES,
+    squares: Sequence[int] = (1024, 2048),
     wide_rows: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128),
     wide_width: int = 4096,
     form_rows: Sequence[int] = (1, 4, 16),
     form_numbers: int = 49_152 * 576,
     array_numbers: int = 2**27,
-    measuring: float = 3.0,
     repeats: int = 51,
 ) -> tuple[dict, None]:
-    """Time passes of so many tokens and their parts.
+    """Time passes of so many tokens and their parts, and the two numbers of the core.
 
     Args:
         rows: tokens of a pass.
+        rows_replayed: tokens of a pass whose products are replayed.
+        own: layers with parameters of their own.
         rounds: of which the fastest is taken.
+        types: of the numbers.
+        squares: rows and columns of the matrices whose products give the peak.
         wide_rows: for the large square matrices.
         wide_width: of these.
         form_rows: for the matrices of several forms.
         form_numbers: that each form has.
         array_numbers: of the array that is read.
-        measuring: seconds for the two numbers of the machine.
         repeats: for the small operations.
     """
+    torch.manual_seed(0)
     model = pretrained.load("smollm2-135m").model
-    model.stack.register_forward_hook(lambda *_: None)  # so that its modules do the work
+    once, after = {}, {}
+    for kind in types:
+        of_kind = model if kind == "float32" else deepcopy(model).to(getattr(torch, kind))
+        for all_, new in zip(
+            (once, after), in_type(of_kind, kind, rows, rows_replayed, own, squares), strict=True
+        ):
+            all_ |= new
+    ways, read = readers(array_numbers)
+    once |= {("reading", name): way for name, way in ways.items()}
+    pair = torch.ones(2, array_numbers // 64).numpy()
+    after["near",] = lambda: [np.dot(*pair) for _ in range(32)]
+    best = dict.fromkeys([*once, *after], float("inf"))
+    for number in range(rounds + 1):
+        for name, action in (once | after).items():
+            if name in after:
+                action()
+            took = timed(action)
+            if number:  # the first round warms up
+                best[name] = min(best[name], round(took, 6))
     _, state = model.decode(torch.arange(SEEN)[None])
-    machine = costs.measure_machine(threads=1, seconds=measuring)
-    read = readers(array_numbers, max(rounds // 2, 1))
     calls = recorded(lambda: model.decode(torch.zeros(1, 1, dtype=torch.long), state))
     weights = {"layers": [w for _, w in calls[:-1]], "output": [w for _, w in calls[-1:]]}
-    single = single_parts(model, state, rounds)
-    small = small_steps(model, state, repeats)
-    found = [pass_of(model, state, count, rounds) for count in rows]
+    matrices = [weight for _, weight in calls]
+    sizes = [{id(w): w.nbytes for group in met(matrices, layers) for w in group} for layers in own]
     wide = wide_matrices(wide_rows, wide_width, max(rounds // 7, 1))
-    one_row = dict(zip(wide["rows"], wide["layers"], strict=True))[1]
-    read["one row of large matrices"] = 4 * wide["matrices"] * wide_width**2 / one_row
-    flops_of_row = 2 * wide["matrices"] * wide_width**2
-    pairs = zip(wide["rows"], wide["layers"], strict=True)
-    peak = max(machine.flops, *(count * flops_of_row / seconds for count, seconds in pairs))
+    pairs = list(zip(wide["rows"], wide["layers"], strict=True))
+    rates = {name: read / best["reading", name] for name in ways}
+    rates["one row of large matrices"] = 4 * wide["matrices"] * wide_width**2 / dict(pairs)[1]
+    speeds = {
+        kind: max(2 * size**3 / best["flops", kind, size] for size in squares) for kind in types
+    }
+    of_row = 2 * wide["matrices"] * wide_width**2
+    speeds["float32"] = max(speeds["float32"], *(r * of_row / seconds for r, seconds in pairs))
     return {
         "settings": {"rounds": rounds, "seen": SEEN}, "rows": list(rows),
-        **{name: [one[name] for one in found] for name in ("whole", "layers", "output", "others")},
-        "single": single,
-        "small": small,
+        "rows_replayed": list(rows_replayed), "own": list(own),
+        "whole": {kind: [best["whole", kind, count] for count in rows] for kind in types},
+        "different": [sum(found.values()) for found in sizes],
+        "products": {
+            kind: [[best["products", kind, count, layers] for layers in own]
+                   for count in rows_replayed]
+            for kind in types
+        },
+        "pass": {kind: [best["pass", kind, layers] for layers in own] for kind in types},
+        **{name: best[name,] for name in ("layers", "output", "others")},
         "bytes": {name: sum(w.nbytes for w in group) for name, group in weights.items()},
-        "flops": {name: sum(2 * w.numel() for w in group) for name, group in weights.items()},
-        "machine_flops": peak,
-        "readers": read,
-        "reading": max(read.values()),
+        "flops": speeds,
+        "readers": rates,
+        "reading": max(rates.values()),
+        "near": read / best["near",],
+        "small": small_steps(model, state, repeats),
         "wide": wide,
         "forms": forms(form_rows, form_numbers, max(rounds // 2, 1)),
+        "processor": processor(), "cache": cache(),
     }, None  # fmt: skip

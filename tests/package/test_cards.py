@@ -186,6 +186,9 @@ BUILT = {
         *(m.Reader(how["scheme"], *[len(set(data.shakespeare("all")))] * 2)
           for how in m.SETTINGS.values())
     ),
+    "fresh_sums": lambda m: count(m.model_of()),
+    "paired_labels": lambda m: count(pretrained.load("minilm-l6").model),
+    "preferred_rates": lambda m: count(m.model_of()),
     "preferred_sums": lambda m: count(module("broken_run").model_of()),
     "recall": lambda m: count(*map(m.Recaller, m.MODELS)),
     "recall_gates": lambda m: count(*map(module("recall").Recaller, m.KINDS)),

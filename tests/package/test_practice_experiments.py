@@ -10,6 +10,7 @@ from tfbook.experiments import (
     careful_rates,
     careless_checker,
     checked_sums,
+    fresh_sums,
     own_text,
     preferred_sums,
     tuned_sums,
@@ -170,6 +171,28 @@ def test_mirrors_of_new_sums_are_counted_and_make_up_all_answers():
     assert [sum(each) / len(pairs) for each in mirrors["right"]] == exact
     asked, right = tuned_sums.mirrored(tuned_sums.model_at(1, 0), KNOWN, len(pairs))
     assert asked == mirrors["asked"] and right[0] <= asked[0] and right[1] <= asked[1]
+
+
+def test_the_ways_to_train_the_mended_adder_anew_differ_in_what_they_say():
+    ways, told = fresh_sums.ways_of(KNOWN), experiments.log("fresh_sums")["ways"]
+    learned = {name: {KNOWN.texts[i] for i in train.tolist()} for name, (train, _) in ways.items()}
+    new = {name: [KNOWN.texts[i] for i in test.tolist()] for name, (_, test) in ways.items()}
+    swapped = ["+".join(text.removesuffix("=").split("+")[::-1]) + "=" for text in new["as few"]]
+    assert not learned["no mirrors"] & set(swapped)
+    assert learned["as before"] & set(swapped) == learned["as few"] & set(swapped)
+    assert {name: len(texts) for name, texts in learned.items()} == {
+        name: found["learned"] for name, found in told.items()
+    }
+    assert len(learned["no mirrors"]) == len(learned["as few"]) < len(learned["as before"])
+    assert not any(learned[name] & set(new[name]) for name in ways)
+    assert told["as before"]["exact"] == experiments.log("tuned_sums")["started"]["7"]["exact"]
+
+
+def test_the_paired_labels_have_the_shares_that_were_stored_without_sentences():
+    right, shares = experiments.log("paired_labels")["right"], experiments.log("sentiment")
+    for way in ("words", "probe"):
+        found = [round(told.count("1") / len(told), 4) for told in right[way]]
+        assert found == shares["accuracy"][way]["200"]
 
 
 def test_each_way_trains_what_its_name_says_and_nothing_else():

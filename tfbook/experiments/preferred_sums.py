@@ -24,13 +24,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tfbook.experiments.broken_run import FAULTS, loss_of, model_of, questions
+from tfbook.experiments.broken_run import FAULTS, Questions, loss_of, model_of, questions
 from tfbook.experiments.checked_sums import TOKENIZER, sampled
 from tfbook.models import DecoderOnly
 from tfbook.practice import answer_batch, preference_loss, reference_drift, sequence_log_probs
 from tfbook.training import Example, evaluating
 
-__all__ = ["BETAS", "SMOKE", "pairs", "run", "taught"]
+__all__ = ["BETAS", "LESSONS", "SMOKE", "followed", "pairs", "run", "taught"]
 
 BETAS = (0.02, 0.1, 0.5)
 MIXED = 0.1  # the beta of the way in which both are learned from
@@ -97,6 +97,34 @@ def measure(model: DecoderOnly, base: DecoderOnly, asked: Sequence[str], seed: i
     return [round(x, 4) for x in (style / n, right / n, drift.item(), *change)]
 
 
+def followed(
+    base: DecoderOnly, way: float | str, seed: int, known: Questions, asked: Sequence[str],
+    at: Sequence[int], rate: float = RATE,
+) -> list[list[float]]:  # fmt: skip
+    """Train a copy of a model by DPO with this beta, "lessons" or "mixed", and look on the way."""
+    model, generator = copy.deepcopy(base), torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    looks = []
+    for step in range(max(at) + 1):
+        if step in at:
+            looks.append(measure(model, base, asked, seed))
+        drawn = known.train[torch.randint(len(known.train), (BATCH,), generator=generator)]
+        texts = [known.texts[i] for i in drawn.tolist()]
+        pair = tuple(pairs(texts, [kind] * BATCH) for kind in ("plain", "zero"))
+        loss = torch.zeros(())
+        if way != "lessons":
+            beta = MIXED if way == "mixed" else way
+            total, count = preference_loss(model, pair, reference=base, beta=beta)
+            loss = loss + total / count
+        if way in ("lessons", "mixed"):
+            loss = loss + loss_of(model, pair[0].inputs, pair[0].targets)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return looks
+
+
 def run(
     *,
     seeds: Sequence[int] = (0, 1, 2, 3, 4),
@@ -116,26 +144,7 @@ def run(
         base = taught(known, seed, lessons)
         kept = kept or {name: weight.half() for name, weight in base.state_dict().items()}
         for way in ways:
-            model, generator = copy.deepcopy(base), torch.Generator().manual_seed(seed)
-            optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
-            looks = []
-            for step in range(max(at) + 1):
-                if step in at:
-                    looks.append(measure(model, base, asked, seed))
-                drawn = known.train[torch.randint(len(known.train), (BATCH,), generator=generator)]
-                texts = [known.texts[i] for i in drawn.tolist()]
-                pair = tuple(pairs(texts, [kind] * BATCH) for kind in ("plain", "zero"))
-                loss = torch.zeros(())
-                if way != "lessons":
-                    beta = MIXED if way == "mixed" else way
-                    total, count = preference_loss(model, pair, reference=base, beta=beta)
-                    loss = loss + total / count
-                if way in ("lessons", "mixed"):
-                    loss = loss + loss_of(model, pair[0].inputs, pair[0].targets)
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
+            looks = followed(base, way, seed, known, asked, at)
             for name, row in zip(names, zip(*looks, strict=True), strict=True):
                 found[way][name].append(list(row))
     settings = {"seeds": list(seeds), "steps": max(at), "lessons": lessons}

@@ -30,7 +30,7 @@ from tfbook.models import DecoderOnly
 
 __all__ = ["BATCH", "PAIRS", "RATE", "SMOKE", "model_at", "run"]
 
-PAIRS = ((30, 30), (1, 30), (7, 30), (1, 7), (7, 7), (30, 7), (1, 1), (7, 1))
+PAIRS = ((30, 30), (1, 30), (7, 30), (1, 7), (7, 7), (30, 7), (1, 1), (7, 1), (30, 1))
 SMOKE = {"seeds": (0,), "steps": 2, "pairs": ((1, 7),), "n_test": 5}
 CARD = {
     "model": "decoder, 2 layers of width 48, 57,312 parameters",
